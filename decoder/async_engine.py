@@ -1,0 +1,104 @@
+"""The engine on a thread of its own, with an asyncio face."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+
+from refdraft.decoder.engine import Engine, Slot
+from refdraft.decoder.request import Commit, DecodeRequest
+from refdraft.errors import OverloadedError, UnavailableError
+
+log = logging.getLogger(__name__)
+
+
+class AsyncEngine:
+    """Runs an `Engine` until closed.
+
+    Args:
+        engine: the engine; no one else may touch it from then on.
+        queue_limit: requests that may wait for a slot; one more is refused.
+    """
+
+    def __init__(self, engine: Engine, *, queue_limit: int) -> None:
+        self._engine = engine
+        self._capacity = engine.target.slots + queue_limit
+        self._running = 0
+        self._calls: list[Callable[[], None]] = []  # for the engine's thread to make between two steps
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="refdraft-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> int:
+        """Requests that wait or run."""
+        return self._running
+
+    async def stream(self, request: DecodeRequest) -> AsyncIterator[Commit]:
+        """Decode a request; the last commit carries the finish reason.
+
+        Closing the iterator early cancels the request and frees its slot before the next step.
+
+        Raises:
+            OverloadedError: every slot is taken and the queue is full.
+            UnavailableError: the engine was closed.
+            InvalidRequestError: the prompt does not fit the context.
+        """
+        if self._running >= self._capacity:
+            raise OverloadedError(f"{self._running} requests wait or run, which is all that is allowed; try again")
+        self._running += 1
+        slot: Slot | None = None
+        try:
+            drafter = await asyncio.to_thread(self._engine.build_drafter, request)
+            commits: asyncio.Queue[Commit | Exception] = asyncio.Queue()
+            loop = asyncio.get_running_loop()
+
+            def listen(commit: Commit | Exception) -> None:
+                loop.call_soon_threadsafe(commits.put_nowait, commit)
+
+            slot = self._engine.prepare(request, drafter, listen)
+            self._call(lambda: self._engine.submit(slot))
+            while True:
+                commit = await commits.get()
+                if isinstance(commit, Exception):
+                    raise commit
+                yield commit
+                if commit.finish_reason:
+                    return
+        finally:
+            self._running -= 1
+            if slot:
+                slot.cancelled = True
+
+    def close(self) -> None:
+        """Stop after the step under way; requests that have not finished end with UnavailableError."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _call(self, call: Callable[[], None]) -> None:
+        with self._wake:
+            if self._closed:
+                raise UnavailableError("the engine is shut down")
+            self._calls.append(call)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while self._take_calls():
+            try:
+                self._engine.step()
+            except Exception as error:
+                log.exception("a step failed; the requests that were running are given up")
+                self._engine.fail_all(error)
+        self._engine.fail_all(UnavailableError("the engine is shut down"), waiting=True)
+
+    def _take_calls(self) -> bool:
+        """Wait for something to do, make the calls that came in, and tell whether to go on."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._closed or self._calls or self._engine.busy)
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+        return not self._closed

@@ -1,0 +1,66 @@
+"""One request's drafter: its sources, what they propose, and what was learned of them."""
+
+from collections.abc import Mapping, Sequence
+
+from refdraft.decoder.draft import EMPTY, Draft
+from refdraft.decoder.odds import SurvivalOdds
+from refdraft.decoder.sources import ContextSource, DocumentSource, Span
+
+
+class Drafter:
+    """Follows one context and proposes the most promising span of all its sources.
+
+    Args:
+        prompt: token ids of the prompt.
+        documents: token ids of the documents of each further source, by the source's name, best source first.
+        copy_prompt: whether spans may be copied from the prompt.
+        copy_output: whether spans may be copied from the output so far.
+        vocabulary_size: a span ends before the first id that the target does not know.
+        odds: what is known of the sources' reliability across requests; learned from and added to.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        documents: Mapping[str, Sequence[Sequence[int]]],
+        *,
+        copy_prompt: bool = True,
+        copy_output: bool = True,
+        vocabulary_size: int,
+        odds: SurvivalOdds | None = None,
+    ) -> None:
+        sources = [DocumentSource(name, texts) for name, texts in documents.items()]
+        for source in sources:
+            for token in prompt:
+                source.advance(token)
+        self._sources: list[DocumentSource | ContextSource] = [*sources]
+        if copy_prompt or copy_output:
+            self._sources.append(ContextSource(prompt, copy_prompt=copy_prompt, copy_output=copy_output))
+        self._odds = SurvivalOdds(odds)
+        self._vocabulary_size = vocabulary_size
+        self._proposals: list[Span] = []
+
+    def propose(self, limit: int) -> tuple[Draft, list[float]]:
+        """The best chain of at most `limit` tokens, and the chance of each of them to be accepted."""
+        self._proposals = [span for source in self._sources if (span := source.propose(limit))]
+        best, best_survival = EMPTY, list[float]()
+        for span in self._proposals:
+            size = self._known_tokens(span)
+            survival = self._odds.survival(span.source, span.match_length, size)
+            if sum(survival) > sum(best_survival):
+                best, best_survival = Draft.chain(span.tokens[:size], span.origins[:size]), survival
+        return best, best_survival
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Learn from the tokens just committed, and move on behind them."""
+        for span in self._proposals:
+            self._odds.observe(span.source, span.match_length, span.tokens, tokens)
+        self._proposals = []
+        for source in self._sources:
+            for token in tokens:
+                source.advance(token)
+
+    def _known_tokens(self, span: Span) -> int:
+        """Tokens of the span before the first that the target's vocabulary lacks."""
+        size = self._vocabulary_size
+        return next((i for i, token in enumerate(span.tokens) if token >= size), len(span.tokens))

@@ -1,0 +1,298 @@
+"""The engine: several requests in one batch, each step one forward pass.
+
+Single-threaded and free of I/O; `async_engine.py` gives it a thread and an asyncio face.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refdraft.decoder.batch import Batch, Row
+from refdraft.decoder.draft import EMPTY, Draft, Origin
+from refdraft.decoder.drafter import Drafter
+from refdraft.decoder.odds import SurvivalOdds
+from refdraft.decoder.planner import PassCost, plan_width
+from refdraft.decoder.request import Commit, DecodeRequest, DecodeStatistics, FinishReason
+from refdraft.decoder.sampling import choose
+from refdraft.decoder.target import Target
+from refdraft.decoder.verify import verify
+from refdraft.errors import InvalidRequestError
+
+log = logging.getLogger(__name__)
+
+Listener = Callable[[Commit | Exception], None]
+
+_CALIBRATION_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 33)
+_CALIBRATION_LENGTH = 256  # cells in the cache while a pass is timed
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How the engine shapes its passes.
+
+    Attributes:
+        numerics: "strict" runs every decode pass in one shape, so that logits are bit-identical with and without
+            drafts; "fast" takes the cheapest shape.
+        max_draft_tokens: drafted tokens a row at most, whatever a request asks for; the width of a strict pass
+            is one more.
+        prefill_chunk: prompt tokens a prefill pass; decode steps of the others run between the chunks.
+    """
+
+    numerics: Literal["strict", "fast"] = "fast"
+    max_draft_tokens: int = 32
+    prefill_chunk: int = 256
+
+
+@dataclass(slots=True)
+class Slot:
+    """One request's place in the batch and its row of the KV cache."""
+
+    request: DecodeRequest
+    listener: Listener
+    drafter: Drafter | None
+    cached: int = 0  # tokens of the context whose keys and values are in the cache
+    token: int | None = None  # the newest committed token, not in the cache yet; None while prefilling
+    generated: int = 0
+    cancelled: bool = False
+    statistics: DecodeStatistics = field(default_factory=DecodeStatistics)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the context."""
+        return len(self.request.prompt) + self.generated
+
+    def draft_room(self, context_limit: int) -> int:
+        """Draft tokens that could all be committed before a length limit ends the output."""
+        left = min(self.request.max_tokens - self.generated, context_limit - self.length)
+        return min(self.request.max_draft_tokens, left - 1)
+
+
+class Engine:
+    """Admits requests to slots and advances all of them step by step.
+
+    Args:
+        target: the model; the engine owns its KV cache.
+        config: how passes are shaped.
+    """
+
+    def __init__(self, target: Target, config: EngineConfig = EngineConfig()) -> None:
+        self.target, self.config = target, config
+        self.cost = PassCost()
+        self.odds = SurvivalOdds()
+        self.waiting: deque[Slot] = deque()
+        self._slots: list[Slot | None] = [None] * target.slots
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is waiting or running."""
+        return bool(self.waiting) or any(self._slots)
+
+    def build_drafter(self, request: DecodeRequest) -> Drafter | None:
+        """The request's drafter; None where drafting is off or its sources are at fault. Safe in any thread."""
+        if request.max_draft_tokens == 0:
+            return None
+        try:
+            return Drafter(
+                request.prompt,
+                request.documents,
+                copy_prompt=request.copy_prompt,
+                copy_output=request.copy_output,
+                vocabulary_size=self.target.vocabulary_size,
+                odds=self.odds,
+            )
+        except Exception:
+            log.exception("building a drafter failed; the request is decoded plainly")
+            return None
+
+    def prepare(self, request: DecodeRequest, drafter: Drafter | None, listener: Listener) -> Slot:
+        """Check a request and make its slot, not queued yet. Safe in any thread.
+
+        `listener` will be called with every `Commit`, or once with an exception that ends the request.
+        """
+        if not 0 < len(request.prompt) < self.target.context_limit:
+            raise InvalidRequestError(
+                f"{len(request.prompt)} tokens; between 1 and {self.target.context_limit - 1} fit the context",
+                field="prompt",
+            )
+        return Slot(request, listener, drafter)
+
+    def submit(self, slot: Slot) -> None:
+        """Queue a prepared request."""
+        self.waiting.append(slot)
+
+    def step(self) -> None:
+        """Admit what fits, prefill one chunk of one request, and run one decode pass for all others."""
+        self._drop_cancelled()
+        self._admit()
+        self._prefill()
+        self._decode()
+
+    def fail_all(self, error: Exception, *, waiting: bool = False) -> None:
+        """End every running request, and with `waiting` every waiting one, with `error`."""
+        failed = [slot for slot in self._slots if slot]
+        self._slots = [None] * len(self._slots)
+        if waiting:
+            failed += self.waiting
+            self.waiting.clear()
+        for slot in failed:
+            slot.listener(error)
+
+    def calibrate(self, *, repeats: int = 3) -> None:
+        """Measure what a pass costs by its width, with one row; a strict engine's passes all cost the same."""
+        if self.config.numerics == "strict":
+            return
+        seconds: dict[int, float] = {}
+        for width in (w for w in _CALIBRATION_WIDTHS if w <= self.config.max_draft_tokens + 1):
+            length = min(_CALIBRATION_LENGTH, self.target.context_limit - 1)
+            batch = self._batch(0, [Row(length, 0)], width, length + width)
+            times = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                self.target.run(batch).cpu()
+                times.append(time.perf_counter() - start)
+            seconds[width] = min(times)
+        self.cost = PassCost(seconds)
+
+    def _drop_cancelled(self) -> None:
+        self.waiting = deque(slot for slot in self.waiting if not slot.cancelled)
+        self._slots = [None if slot and slot.cancelled else slot for slot in self._slots]
+
+    def _admit(self) -> None:
+        for index, slot in enumerate(self._slots):
+            if slot is None and self.waiting:
+                self._slots[index] = self.waiting.popleft()
+
+    def _prefill(self) -> None:
+        """Run the next chunk of the first prefilling slot.
+
+        Chunks begin at multiples of the chunk size, so a prompt's keys and values do not depend on what else runs.
+        """
+        index = next((i for i, slot in enumerate(self._slots) if slot and slot.token is None), None)
+        if index is None:
+            return
+        slot = self._slots[index]
+        assert slot is not None
+        chunk = slot.request.prompt[slot.cached : slot.cached + self.config.prefill_chunk]
+        strict = self.config.numerics == "strict"
+        width = self.config.prefill_chunk if strict else len(chunk)
+        batch = Batch.prefill(
+            index,
+            slot.cached,
+            chunk,
+            width=width,
+            cells=self.target.cells if strict else slot.cached + width,
+            last_position=self.target.context_limit - 1,
+        )
+        logits = self.target.run(batch, last_only=len(chunk) - 1).cpu().numpy()
+        slot.cached += len(chunk)
+        if slot.cached == len(slot.request.prompt):
+            self._commit(index, slot, EMPTY, logits[0])
+
+    def _decode(self) -> None:
+        active = {i: slot for i, slot in enumerate(self._slots) if slot and slot.token is not None}
+        if not active:
+            return
+        drafts = self._draft(active)
+        strict = self.config.numerics == "strict"
+        first, last = (0, len(self._slots) - 1) if strict else (min(active), max(active))
+        rows = [self._row(index, drafts.get(index, EMPTY)) for index in range(first, last + 1)]
+        width = self.config.max_draft_tokens + 1 if strict else 1 + max(map(len, drafts.values()))
+        cells = self.target.cells if strict else max(row.length for row in rows) + width
+        logits = self.target.run(self._batch(first, rows, width, cells)).cpu().numpy()
+        for index, slot in active.items():
+            slot.statistics.steps += 1
+            self._commit(index, slot, drafts[index], logits[index - first])
+
+    def _row(self, index: int, draft: Draft) -> Row:
+        slot = self._slots[index]
+        return Row(slot.cached, slot.token, draft) if slot else Row(0)
+
+    def _batch(self, first: int, rows: Sequence[Row], width: int, cells: int) -> Batch:
+        return Batch.decode(first, rows, width=width, cells=cells, last_position=self.target.context_limit - 1)
+
+    def _draft(self, active: dict[int, Slot]) -> dict[int, Draft]:
+        """A draft for every active slot, of the length that the planner finds worth its pass."""
+        proposals = {index: self._propose(slot) for index, slot in active.items()}
+        width = plan_width([survival for _, survival in proposals.values()], self.cost)
+        return {index: draft.head(width) for index, (draft, _) in proposals.items()}
+
+    def _propose(self, slot: Slot) -> tuple[Draft, list[float]]:
+        limit = min(self.config.max_draft_tokens, slot.draft_room(self.target.context_limit))
+        if slot.drafter is None or limit <= 0:
+            return EMPTY, []
+        try:
+            return slot.drafter.propose(limit)
+        except Exception:
+            self._disable_drafter(slot)
+            return EMPTY, []
+
+    def _disable_drafter(self, slot: Slot) -> None:
+        log.exception("a drafter failed; its request goes on with plain decoding")
+        slot.drafter = None
+        slot.statistics.drafter_faults += 1
+
+    def _commit(self, index: int, slot: Slot, draft: Draft, logits: NDArray[np.float32]) -> None:
+        """Verify `draft` against `logits` (float32 [columns, vocabulary]) and commit up to the first stop."""
+        tokens: list[int] = []
+        path: list[int] = []
+        reason: FinishReason | None = None
+        first_position = slot.length
+        try:
+            for token, node in verify(
+                draft,
+                lambda column: choose(logits[column], slot.request.sampling, first_position + len(tokens)),
+            ):
+                tokens.append(token)
+                slot.generated += 1
+                if node is not None:
+                    path.append(node)
+                if reason := self._finish_reason(slot, token):
+                    break
+        except Exception as error:  # a stop rule or the logits are at fault: this request alone fails
+            self._slots[index] = None
+            slot.listener(error)
+            return
+        origins: list[Origin | None] = [draft.origins[node] for node in path]
+        origins += [None] * (len(tokens) - len(path))
+        self._count(slot.statistics, draft, path)
+        if reason:
+            self._slots[index] = None
+            slot.listener(Commit(tuple(tokens), tuple(origins), reason, slot.statistics))
+            return
+        self._advance(index, slot, tokens, path)
+        slot.listener(Commit(tuple(tokens), tuple(origins)))
+
+    def _advance(self, index: int, slot: Slot, tokens: Sequence[int], path: Sequence[int]) -> None:
+        if slot.token is not None:
+            self.target.keep(index, slot.cached, [node + 1 for node in path])
+            slot.cached += 1 + len(path)
+        slot.token = tokens[-1]
+        if slot.drafter:
+            try:
+                slot.drafter.observe(tokens)
+            except Exception:
+                self._disable_drafter(slot)
+
+    def _finish_reason(self, slot: Slot, token: int) -> FinishReason | None:
+        request = slot.request
+        if token in request.eos_ids:
+            return "stop"
+        if request.stop and request.stop(token):
+            return "stop_string"
+        if slot.generated == request.max_tokens:
+            return "length"
+        return "context_limit" if slot.length == self.target.context_limit else None
+
+    @staticmethod
+    def _count(statistics: DecodeStatistics, draft: Draft, path: Sequence[int]) -> None:
+        for origin in draft.origins:
+            statistics.drafted[origin.source] = statistics.drafted.get(origin.source, 0) + 1
+        for node in path:
+            source = draft.origins[node].source
+            statistics.accepted[source] = statistics.accepted.get(source, 0) + 1

@@ -1,0 +1,64 @@
+"""What the engine is asked for and what it tells: token ids only."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from refdraft.decoder.draft import Origin
+from refdraft.decoder.sampling import SamplingOptions
+
+FinishReason = Literal["stop", "stop_string", "length", "context_limit"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRequest:
+    """One sequence to decode.
+
+    Attributes:
+        prompt: token ids, at least one.
+        max_tokens: output tokens at most, at least 1.
+        sampling: how the target chooses tokens.
+        eos_ids: the output ends with the first of these.
+        stop: called once for each committed token in order; True ends the output there. It may keep state.
+        documents: token ids of the documents of each source, best source first; the drafter's own choice of
+            name for each becomes the `Origin.source` of what is copied from it.
+        copy_prompt, copy_output: whether spans may be copied from the prompt and from the output so far.
+        max_draft_tokens: drafted tokens a step at most; 0 is plain decoding.
+    """
+
+    prompt: Sequence[int]
+    max_tokens: int
+    sampling: SamplingOptions = SamplingOptions()
+    eos_ids: frozenset[int] = frozenset()
+    stop: Callable[[int], bool] | None = None
+    documents: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+    copy_prompt: bool = True
+    copy_output: bool = True
+    max_draft_tokens: int = 16
+
+
+@dataclass(slots=True)
+class DecodeStatistics:
+    """Counts of one request. The first token comes with the prefill and belongs to no step."""
+
+    steps: int = 0
+    drafted: dict[str, int] = field(default_factory=dict)  # verified draft tokens by source
+    accepted: dict[str, int] = field(default_factory=dict)  # those of them that were committed
+    drafter_faults: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Tokens that one step committed, in order.
+
+    Attributes:
+        tokens: token ids, an end-of-sequence id included.
+        origins: where each accepted token was copied from; None for the target's own.
+        finish_reason: set on the last commit of a request.
+        statistics: set on the last commit of a request.
+    """
+
+    tokens: tuple[int, ...]
+    origins: tuple[Origin | None, ...]
+    finish_reason: FinishReason | None = None
+    statistics: DecodeStatistics | None = None

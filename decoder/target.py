@@ -1,0 +1,256 @@
+"""The target model and its KV cache: the only file that knows the insides of transformers.
+
+Written for transformers 5.24. What it relies on: `forward(input_ids, attention_mask, position_ids, cache,
+logits_to_keep)`, a 4-D boolean mask that is passed through to the attention function, and a `Cache` made of
+`CacheLayerMixin` layers whose `update` decides what the attention sees.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from refdraft.decoder.batch import Batch
+from refdraft.errors import InvalidRequestError, NotFoundError, PreconditionError
+
+# Families whose slot passes are compared with transformers' own forward in tests/decoder/test_target.py.
+VERIFIED_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox"})
+
+_ATTENTION = "refdraft_packed_sdpa"
+
+
+@dataclass(slots=True)
+class _Window:
+    """The part of the cache that the pass under way reads and writes."""
+
+    rows: slice
+    starts: torch.Tensor  # int64 [rows]
+    width: int
+    cells: int
+
+
+class _SlotLayer(CacheLayerMixin):
+    """One layer's keys and values: [slots, heads, cells, head size], written in place at each row's own cell."""
+
+    is_sliding = False
+
+    def __init__(self, slots: int, cells: int) -> None:
+        super().__init__()
+        self._slots, self._cells = slots, cells
+        self.window: _Window | None = None
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Allocate zeros: a masked cell has weight 0, but 0 times the NaN that memory may hold is NaN."""
+        for name, states in (("keys", key_states), ("values", value_states)):
+            _, heads, _, size = states.shape
+            setattr(self, name, states.new_zeros(self._slots, heads, self._cells, size))
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the pass's keys and values, and return all that its rows may attend to."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        window = self.window
+        assert window is not None
+        return (
+            _write(self.keys, key_states, window),
+            _write(self.values, value_states, window),
+        )
+
+    def get_seq_length(self) -> int:
+        """Unused: positions and mask are always given."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Cells of a slot."""
+        return self._cells
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Cells that the pass attends to, from cell 0 on."""
+        return (self.window.cells if self.window else query_length), 0
+
+
+def _write(store: torch.Tensor | None, states: torch.Tensor, window: _Window) -> torch.Tensor:
+    assert store is not None
+    rows = store[window.rows]
+    if len(states) == 1:
+        start = int(window.starts[0])
+        rows[:, :, start : start + window.width] = states
+    else:
+        cells = window.starts[:, None] + torch.arange(window.width, device=store.device)
+        index = torch.arange(len(states), device=store.device)[:, None]
+        rows[index, :, cells] = states.transpose(1, 2)
+    return rows[:, :, : window.cells]
+
+
+def _packed_sdpa(
+    module: torch.nn.Module,
+    query: torch.Tensor,  # [rows, query heads, width, head size]
+    key: torch.Tensor,  # [rows, key heads, cells, head size]
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,  # bool [rows, 1, width, cells]
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """SDPA in which the query heads of one key head share a block of rows.
+
+    Repeating the keys for each query head would copy the whole cache at every layer of every pass.
+    """
+    assert attention_mask is not None
+    rows, heads, width, size = query.shape
+    group = heads // key.shape[1]
+    packed = query.reshape(rows, key.shape[1], group * width, size)
+    mask = attention_mask.repeat(1, 1, group, 1)
+    output = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
+    return output.reshape(rows, heads, width, size).transpose(1, 2), None
+
+
+AttentionInterface.register(_ATTENTION, _packed_sdpa)
+
+
+class Target:
+    """A causal language model with a KV cache of `slots` rows.
+
+    Args:
+        model: a transformers model in evaluation mode whose attention is `refdraft_packed_sdpa`.
+        slots: rows of the KV cache.
+        context_limit: tokens a slot can hold, prompt and output together.
+        max_width: widest decode pass, which the cache leaves room for behind the limit.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, slots: int, context_limit: int, max_width: int) -> None:
+        self.model = model
+        self.slots, self.context_limit, self.max_width = slots, context_limit, max_width
+        self.cells = context_limit + max_width
+        self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
+        self._layers = [_SlotLayer(slots, self.cells) for _ in range(model.config.num_hidden_layers)]
+        self._cache = Cache(layers=list(self._layers))
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        slots: int,
+        context_limit: int | None,
+        max_width: int,
+        dtype: str = "float32",
+        device: str = "cpu",
+    ) -> "Target":
+        """Load a checkpoint folder or hub name; `trust_remote_code` stays off.
+
+        Raises:
+            NotFoundError: nothing loadable is there.
+            PreconditionError: the model is of a family whose exactness was not verified.
+            InvalidRequestError: the context limit is beyond what the model can hold.
+        """
+        config = _read_config(model)
+        limit = _context_limit(config, context_limit)
+        try:
+            loaded = AutoModelForCausalLM.from_pretrained(
+                model, dtype=getattr(torch, dtype), attn_implementation=_ATTENTION, trust_remote_code=False
+            )
+        except (OSError, ValueError) as error:
+            raise NotFoundError(f"cannot load the weights of model {str(model)!r}: {_first_line(error)}") from error
+        loaded.eval().to(device)
+        return cls(loaded, slots=slots, context_limit=limit, max_width=max_width)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' type."""
+        return self.model.dtype
+
+    @torch.inference_mode()
+    def run(self, batch: Batch, *, last_only: int | None = None) -> torch.Tensor:
+        """One forward pass; the batch's keys and values are written to the cache.
+
+        Args:
+            batch: the inputs.
+            last_only: compute logits of this one column only (prefill needs no others).
+
+        Returns:
+            float32 [rows, width, vocabulary], or [rows, 1, vocabulary] with `last_only`.
+        """
+        rows, width = batch.tokens.shape
+        device = self.device
+        window = _Window(
+            slice(batch.first_slot, batch.first_slot + rows),
+            torch.from_numpy(batch.starts).to(device),
+            width,
+            batch.mask.shape[2],
+        )
+        for layer in self._layers:
+            layer.window = window
+        output = self.model(
+            input_ids=torch.from_numpy(batch.tokens).to(device),
+            position_ids=torch.from_numpy(batch.positions).to(device),
+            attention_mask=torch.from_numpy(batch.mask[:, None]).to(device),
+            cache=self._cache,
+            use_cache=True,
+            logits_to_keep=0 if last_only is None else torch.tensor([last_only], device=device),
+        )
+        logits: torch.Tensor = output.logits
+        return logits.float()
+
+    @torch.inference_mode()
+    def keep(self, slot: int, start: int, path: Sequence[int]) -> None:
+        """Close up the cells of an accepted path of a tree.
+
+        Args:
+            slot: the row of the cache.
+            start: the cell of the pass's first token.
+            path: columns of the pass that were accepted behind the first, ascending.
+        """
+        if list(path) == list(range(1, len(path) + 1)):
+            return
+        source = torch.tensor(path, device=self.device) + start
+        goal = slice(start + 1, start + 1 + len(path))
+        for layer in self._layers:
+            assert layer.keys is not None
+            assert layer.values is not None
+            layer.keys[slot, :, goal] = layer.keys[slot, :, source]
+            layer.values[slot, :, goal] = layer.values[slot, :, source]
+
+
+def _read_config(model: str | Path) -> Any:
+    try:
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise NotFoundError(
+            f"no model at {str(model)!r}: give a folder with config.json and weights, or a hub name ({_first_line(error)})"
+        ) from error
+    if config.model_type not in VERIFIED_FAMILIES:
+        families = ", ".join(sorted(VERIFIED_FAMILIES))
+        raise PreconditionError(
+            f"model type {config.model_type!r} is not verified to be lossless; known are {families}"
+        )
+    return config
+
+
+def _context_limit(config: Any, wanted: int | None) -> int:
+    """A sliding window bounds the context: up to its length it is plain causal attention."""
+    most = int(config.max_position_embeddings)
+    window = getattr(config, "sliding_window", None)
+    if window and getattr(config, "use_sliding_window", True):
+        most = min(most, int(window))
+    if wanted is None:
+        return min(most, 4096)
+    if wanted > most:
+        raise InvalidRequestError(f"{wanted} is more than the model's {most} tokens", field="context_limit")
+    return wanted
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
