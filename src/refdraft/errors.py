@@ -55,3 +55,9 @@ class UnavailableError(RefdraftError):
     """The service cannot be reached, or is shutting down."""
 
     status = "UNAVAILABLE"
+
+
+class DeadlineExceededError(RefdraftError):
+    """The answer took longer than the caller's `timeout_s`."""
+
+    status = "DEADLINE_EXCEEDED"

@@ -1,0 +1,113 @@
+"""The light client: a refdraft server's answers as plain dataclasses, without torch or numpy."""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from refdraft.errors import RefdraftError, UnavailableError
+from refdraft.service import convert
+from refdraft.service.channel import CLIENT_OPTIONS
+from refdraft.service.status import error_of
+from refdraft.service.types import (
+    Completion,
+    Delta,
+    GenerateRequest,
+    IndexInfo,
+    ModelInfo,
+    Passage,
+    Retrieval,
+)
+from refdraft.v1 import refdraft_pb2 as pb
+from refdraft.v1 import refdraft_pb2_grpc as pb_grpc
+
+DEFAULT_ADDRESS = "localhost:50151"
+
+
+class Client:
+    """A connection to a refdraft server; safe to share between threads.
+
+    Every method raises the `RefdraftError` that the server raised, `UnavailableError` where no server
+    answers, and `DeadlineExceededError` after `timeout_s`.
+    """
+
+    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_s: float | None = None) -> None:
+        """Connect at the first call.
+
+        Args:
+            address: HOST:PORT.
+            timeout_s: for each call that gives none of its own, in seconds; None waits for ever.
+        """
+        self._address = address
+        self._timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+        self._generation = pb_grpc.GenerationServiceStub(self._channel)
+        self._retrieval = pb_grpc.RetrievalServiceStub(self._channel)
+
+    def generate(self, request: GenerateRequest, *, timeout_s: float | None = None) -> Completion:
+        """Return the whole answer."""
+        message = convert.request_to_proto(request)
+        with self._errors():
+            response = self._generation.Generate(message, timeout=self._timeout(timeout_s))
+        return convert.completion_from_proto(response.completion)
+
+    def stream(
+        self, request: GenerateRequest, *, timeout_s: float | None = None
+    ) -> Generator[Delta | Completion, None, None]:
+        """Yield the answer as it is committed: deltas, then one completion. Closing it cancels the request."""
+        message = pb.GenerateStreamRequest(request=convert.request_to_proto(request))
+        call = self._generation.GenerateStream(message, timeout=self._timeout(timeout_s))
+        try:
+            with self._errors():
+                for event in call:
+                    yield convert.event_from_proto(event)
+        finally:
+            call.cancel()
+
+    def retrieve(self, retrieval: Retrieval, *, timeout_s: float | None = None) -> tuple[Passage, ...]:
+        """Return the best passages for `retrieval.query`, best first."""
+        message = pb.RetrieveRequest(retrieval=convert.retrieval_to_proto(retrieval))
+        with self._errors():
+            response = self._retrieval.Retrieve(message, timeout=self._timeout(timeout_s))
+        return convert.passages_from_proto(response.passages)
+
+    def model(self, *, timeout_s: float | None = None) -> ModelInfo:
+        """Describe the server's target."""
+        with self._errors():
+            response = self._generation.GetModel(pb.GetModelRequest(), timeout=self._timeout(timeout_s))
+        return convert.model_from_proto(response.model)
+
+    def indexes(self, *, timeout_s: float | None = None) -> tuple[IndexInfo, ...]:
+        """Describe the indexes that requests may name."""
+        with self._errors():
+            response = self._retrieval.ListIndexes(pb.ListIndexesRequest(), timeout=self._timeout(timeout_s))
+        return tuple(convert.index_from_proto(index) for index in response.indexes)
+
+    def close(self) -> None:
+        """Close the connection; calls in flight are cancelled."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _timeout(self, timeout_s: float | None) -> float | None:
+        return self._timeout_s if timeout_s is None else timeout_s
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.RpcError as rpc:
+            if not isinstance(rpc, grpc.Call):
+                raise RefdraftError(f"{self._address}: {rpc}") from rpc
+            error = error_of(rpc)
+            if isinstance(error, UnavailableError):
+                error = UnavailableError(f"{self._address} does not answer: {error}")
+            raise error from None

@@ -1,0 +1,312 @@
+"""Protobuf messages to dataclasses and back. Values are not judged here, only translated.
+
+Absent fields become the dataclasses' own defaults, so each default is written once.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import google.protobuf.message
+
+from refdraft.errors import InvalidRequestError, RefdraftError
+from refdraft.service.types import (
+    Attribution,
+    Completion,
+    Delta,
+    Drafting,
+    DraftingStatistics,
+    FinishReason,
+    GenerateRequest,
+    IndexInfo,
+    Message,
+    ModelInfo,
+    Passage,
+    Placement,
+    Reference,
+    Retrieval,
+    Sampling,
+    SearchMode,
+    SourceName,
+    SourceStatistics,
+    Usage,
+)
+from refdraft.v1 import refdraft_pb2 as pb
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_M = TypeVar("_M", bound=google.protobuf.message.Message)
+_D = TypeVar("_D", bound="DataclassInstance")
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+_SEARCH_MODES: "Mapping[SearchMode, pb.SearchMode.ValueType]" = {
+    "bm25": pb.SEARCH_MODE_BM25,
+    "dense": pb.SEARCH_MODE_DENSE,
+    "hybrid": pb.SEARCH_MODE_HYBRID,
+}
+_PLACEMENTS: "Mapping[Placement, pb.Placement.ValueType]" = {
+    "prompt": pb.PLACEMENT_PROMPT,
+    "draft_only": pb.PLACEMENT_DRAFT_ONLY,
+}
+_SOURCES: "Mapping[SourceName, pb.DraftSource.ValueType]" = {
+    "references": pb.DRAFT_SOURCE_REFERENCES,
+    "prompt": pb.DRAFT_SOURCE_PROMPT,
+    "prediction": pb.DRAFT_SOURCE_PREDICTION,
+    "output": pb.DRAFT_SOURCE_OUTPUT,
+}
+_FINISH_REASONS: "Mapping[FinishReason, pb.FinishReason.ValueType]" = {
+    "stop": pb.FINISH_REASON_STOP,
+    "stop_string": pb.FINISH_REASON_STOP_STRING,
+    "length": pb.FINISH_REASON_LENGTH,
+    "context_limit": pb.FINISH_REASON_CONTEXT_LIMIT,
+    "cancelled": pb.FINISH_REASON_CANCELLED,
+}
+
+
+def request_to_proto(request: GenerateRequest) -> pb.GenerateRequest:
+    """Translate a request.
+
+    Raises:
+        InvalidRequestError: a value that the message cannot hold, such as max_tokens of 2**31.
+    """
+    retrieval = request.retrieval
+    try:
+        return pb.GenerateRequest(
+            references=[_to_proto(pb.Reference, reference) for reference in request.references],
+            prediction=request.prediction,
+            retrieval=None if retrieval is None else retrieval_to_proto(retrieval),
+            sampling=_to_proto(pb.Sampling, request.sampling),
+            drafting=_drafting_to_proto(request.drafting),
+            **_prompt_to_proto(request),
+        )
+    except (TypeError, ValueError) as error:
+        if isinstance(error, RefdraftError):
+            raise
+        raise InvalidRequestError(f"the request cannot be sent: {error}") from None
+
+
+def request_from_proto(message: pb.GenerateRequest) -> GenerateRequest:
+    """Translate a request; an absent prompt becomes an empty one.
+
+    Raises:
+        InvalidRequestError: an enum value that has no name here.
+    """
+    return GenerateRequest(
+        prompt=_prompt_from_proto(message),
+        raw=message.WhichOneof("prompt") == "raw_text",
+        references=tuple(_from_proto(Reference, reference) for reference in message.references),
+        prediction=message.prediction,
+        retrieval=retrieval_from_proto(message.retrieval) if message.HasField("retrieval") else None,
+        sampling=Sampling(
+            **_present(message.sampling, "max_tokens", "temperature", "top_k", "top_p", "seed"),
+            stop=tuple(message.sampling.stop),
+        ),
+        drafting=_drafting_from_proto(message.drafting),
+    )
+
+
+def retrieval_to_proto(retrieval: Retrieval) -> pb.Retrieval:
+    """Translate a retrieval.
+
+    Raises:
+        InvalidRequestError: an unknown mode or placement, or a value that the message cannot hold.
+    """
+    mode = retrieval.mode
+    try:
+        return pb.Retrieval(
+            index=retrieval.index,
+            top_k=retrieval.top_k,
+            mode=pb.SEARCH_MODE_UNSPECIFIED if mode is None else _asked(_SEARCH_MODES, mode, "retrieval.mode"),
+            placement=_asked(_PLACEMENTS, retrieval.placement, "retrieval.placement"),
+            query=retrieval.query,
+        )
+    except (TypeError, ValueError) as error:
+        if isinstance(error, RefdraftError):
+            raise
+        raise InvalidRequestError(f"cannot be sent: {error}", field="retrieval") from None
+
+
+def retrieval_from_proto(message: pb.Retrieval) -> Retrieval:
+    """Translate a retrieval.
+
+    Raises:
+        InvalidRequestError: an enum value that has no name here.
+    """
+    given = _present(message, "top_k", "query")
+    if message.mode != pb.SEARCH_MODE_UNSPECIFIED:
+        given["mode"] = _asked(_inverse(_SEARCH_MODES), message.mode, "retrieval.mode")
+    if message.placement != pb.PLACEMENT_UNSPECIFIED:
+        given["placement"] = _asked(_inverse(_PLACEMENTS), message.placement, "retrieval.placement")
+    return Retrieval(index=message.index, **given)
+
+
+def completion_to_proto(completion: Completion) -> pb.Completion:
+    """Translate a completion."""
+    finish_reason = _FINISH_REASONS[completion.finish_reason]
+    return pb.Completion(**asdict(completion) | {"finish_reason": finish_reason})
+
+
+def completion_from_proto(message: pb.Completion) -> Completion:
+    """Translate a completion.
+
+    Raises:
+        RefdraftError: a finish reason that only a newer refdraft knows.
+    """
+    drafting = message.drafting
+    return Completion(
+        text=message.text,
+        token_ids=tuple(message.token_ids),
+        finish_reason=_answered(_inverse(_FINISH_REASONS), message.finish_reason, "finish_reason"),
+        usage=_from_proto(Usage, message.usage),
+        drafting=DraftingStatistics(
+            steps=drafting.steps,
+            drafted_tokens=drafting.drafted_tokens,
+            accepted_tokens=drafting.accepted_tokens,
+            tokens_per_step=drafting.tokens_per_step,
+            by_source={name: _from_proto(SourceStatistics, counts) for name, counts in drafting.by_source.items()},
+        ),
+        attributions=tuple(_from_proto(Attribution, attribution) for attribution in message.attributions),
+        passages=passages_from_proto(message.passages),
+        seed=message.seed,
+    )
+
+
+def event_to_proto(event: Delta | Completion) -> pb.GenerateStreamResponse:
+    """Translate one event of a stream."""
+    if isinstance(event, Completion):
+        return pb.GenerateStreamResponse(completion=completion_to_proto(event))
+    return pb.GenerateStreamResponse(delta=_to_proto(pb.Delta, event))
+
+
+def event_from_proto(message: pb.GenerateStreamResponse) -> Delta | Completion:
+    """Translate one event of a stream.
+
+    Raises:
+        RefdraftError: a finish reason that only a newer refdraft knows.
+    """
+    if message.HasField("completion"):
+        return completion_from_proto(message.completion)
+    return Delta(
+        text=message.delta.text,
+        token_ids=tuple(message.delta.token_ids),
+        attributions=tuple(_from_proto(Attribution, item) for item in message.delta.attributions),
+    )
+
+
+def passages_to_proto(passages: Sequence[Passage]) -> list[pb.Passage]:
+    """Translate passages."""
+    return [_to_proto(pb.Passage, passage) for passage in passages]
+
+
+def passages_from_proto(messages: Sequence[pb.Passage]) -> tuple[Passage, ...]:
+    """Translate passages."""
+    return tuple(
+        Passage(
+            document_id=message.document_id,
+            title=message.title,
+            text=message.text,
+            start=message.start,
+            score=message.score,
+            metadata=dict(message.metadata),
+        )
+        for message in messages
+    )
+
+
+def model_to_proto(model: ModelInfo) -> pb.ModelInfo:
+    """Translate a target's description."""
+    return _to_proto(pb.ModelInfo, model)
+
+
+def model_from_proto(message: pb.ModelInfo) -> ModelInfo:
+    """Translate a target's description."""
+    return _from_proto(ModelInfo, message)
+
+
+def index_to_proto(index: IndexInfo) -> pb.IndexInfo:
+    """Translate an index's description."""
+    return pb.IndexInfo(**asdict(index) | {"modes": [_SEARCH_MODES[mode] for mode in index.modes]})
+
+
+def index_from_proto(message: pb.IndexInfo) -> IndexInfo:
+    """Translate an index's description.
+
+    Raises:
+        RefdraftError: a search mode that only a newer refdraft knows.
+    """
+    return IndexInfo(
+        name=message.name,
+        documents=message.documents,
+        passages=message.passages,
+        tokens=message.tokens,
+        modes=tuple(_answered(_inverse(_SEARCH_MODES), mode, "modes") for mode in message.modes),
+        tokenizer_fingerprint=message.tokenizer_fingerprint,
+    )
+
+
+def _prompt_to_proto(request: GenerateRequest) -> dict[str, Any]:
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        return {"raw_text" if request.raw else "text": prompt}
+    if prompt and isinstance(prompt[0], Message):
+        return {"chat": {"messages": [asdict(turn) for turn in cast("Sequence[Message]", prompt)]}}
+    return {"token_ids": {"ids": prompt}}
+
+
+def _prompt_from_proto(message: pb.GenerateRequest) -> str | tuple[Message, ...] | tuple[int, ...]:
+    match message.WhichOneof("prompt"):
+        case "chat":
+            return tuple(_from_proto(Message, turn) for turn in message.chat.messages)
+        case "token_ids":
+            return tuple(message.token_ids.ids)
+        case _:
+            return message.raw_text or message.text
+
+
+def _drafting_to_proto(drafting: Drafting) -> pb.Drafting:
+    return pb.Drafting(
+        # No source at all is no drafting; on the wire an empty list means every source.
+        enabled=drafting.enabled and len(drafting.sources) > 0,
+        max_draft_tokens=drafting.max_draft_tokens,
+        sources=[_asked(_SOURCES, source, "drafting.sources") for source in drafting.sources],
+    )
+
+
+def _drafting_from_proto(message: pb.Drafting) -> Drafting:
+    given = _present(message, "enabled", "max_draft_tokens")
+    if message.sources:
+        names = _inverse(_SOURCES)
+        given["sources"] = tuple(_asked(names, source, "drafting.sources") for source in message.sources)
+    return Drafting(**given)
+
+
+def _to_proto(kind: type[_M], value: "DataclassInstance") -> _M:
+    """Make a message whose fields have the dataclass's names and types, nested ones too."""
+    return kind(**asdict(value))
+
+
+def _from_proto(kind: type[_D], message: google.protobuf.message.Message) -> _D:
+    """Make a dataclass whose fields have the message's names and types."""
+    return kind(**{field.name: getattr(message, field.name) for field in fields(kind)})
+
+
+def _present(message: google.protobuf.message.Message, *names: str) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in names if message.HasField(name)}
+
+
+def _inverse(table: Mapping[_K, _V]) -> dict[_V, _K]:
+    return {value: key for key, value in table.items()}
+
+
+def _asked(table: Mapping[_K, _V], key: _K, field: str) -> _V:
+    if key not in table:
+        raise InvalidRequestError(f"{key!r} is unknown; choose among {list(table)}", field=field)
+    return table[key]
+
+
+def _answered(table: Mapping[_K, _V], key: _K, field: str) -> _V:
+    if key not in table:
+        raise RefdraftError(f"the server sent {field} {key!r}, unknown to this client; upgrade refdraft")
+    return table[key]

@@ -1,0 +1,1 @@
+"""The protobuf messages and gRPC stubs, generated from protos/ by `make stubs`."""

@@ -1,0 +1,189 @@
+"""What goes over the wire comes out as it went in."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refdraft.errors import InvalidRequestError
+from refdraft.service import convert
+from refdraft.service.types import (
+    PLACEMENTS,
+    SEARCH_MODES,
+    SOURCE_NAMES,
+    Attribution,
+    Completion,
+    Delta,
+    Drafting,
+    DraftingStatistics,
+    FinishReason,
+    GenerateRequest,
+    IndexInfo,
+    Message,
+    ModelInfo,
+    Passage,
+    Reference,
+    Retrieval,
+    Sampling,
+    SourceStatistics,
+    Usage,
+)
+from refdraft.v1 import refdraft_pb2 as pb
+
+MIXED: Any = [Message(role="user", content="a"), 3]
+FINISH_REASONS: tuple[FinishReason, ...] = ("stop", "stop_string", "length", "context_limit", "cancelled")
+
+counts = st.integers(0, 2**31 - 1)
+big_counts = st.integers(0, 2**63 - 1)
+finite = st.floats(allow_nan=False)
+text = st.text(max_size=20)
+token_ids = st.lists(counts, max_size=5).map(tuple)
+
+retrievals = st.builds(
+    Retrieval,
+    index=text,
+    top_k=counts,
+    mode=st.none() | st.sampled_from(SEARCH_MODES),
+    placement=st.sampled_from(PLACEMENTS),
+    query=st.none() | text,
+)
+messages = st.builds(Message, role=text, content=text)
+requests = st.builds(
+    GenerateRequest,
+    # Without its first item a list of messages is a list of ids: nothing tells the two apart.
+    prompt=text | st.lists(messages, min_size=1, max_size=3).map(tuple) | token_ids,
+    references=st.lists(st.builds(Reference, text=text, id=text), max_size=3).map(tuple),
+    prediction=text,
+    retrieval=st.none() | retrievals,
+    sampling=st.builds(
+        Sampling,
+        max_tokens=counts,
+        temperature=finite,
+        top_k=counts,
+        top_p=finite,
+        seed=st.none() | big_counts,
+        stop=st.lists(text, max_size=3).map(tuple),
+    ),
+    drafting=st.builds(
+        Drafting,
+        enabled=st.booleans(),
+        max_draft_tokens=counts,
+        sources=st.lists(st.sampled_from(SOURCE_NAMES), min_size=1, unique=True).map(tuple),
+    ),
+)
+attributions = st.lists(
+    st.builds(
+        Attribution,
+        output_start=counts,
+        output_end=counts,
+        document_id=text,
+        document_start=counts,
+        document_end=counts,
+    ),
+    max_size=3,
+).map(tuple)
+passages = st.builds(
+    Passage,
+    document_id=text,
+    title=text,
+    text=text,
+    start=counts,
+    score=finite,
+    metadata=st.dictionaries(text, text, max_size=2),
+)
+deltas = st.builds(Delta, text=text, token_ids=token_ids, attributions=attributions)
+statistics = st.builds(SourceStatistics, drafted_tokens=counts, accepted_tokens=counts)
+completions = st.builds(
+    Completion,
+    text=text,
+    token_ids=token_ids,
+    finish_reason=st.sampled_from(FINISH_REASONS),
+    usage=st.builds(Usage, prompt_tokens=counts, completion_tokens=counts, accepted_prediction_tokens=counts),
+    drafting=st.builds(
+        DraftingStatistics,
+        steps=counts,
+        drafted_tokens=counts,
+        accepted_tokens=counts,
+        tokens_per_step=finite,
+        by_source=st.dictionaries(text, statistics, max_size=3),
+    ),
+    attributions=attributions,
+    passages=st.lists(passages, max_size=2).map(tuple),
+    seed=big_counts,
+)
+
+
+@given(requests)
+def test_requests_survive_the_wire(request: GenerateRequest) -> None:
+    wire = convert.request_to_proto(request).SerializeToString()
+    assert convert.request_from_proto(pb.GenerateRequest.FromString(wire)) == request
+
+
+@given(deltas | completions)
+def test_events_survive_the_wire(event: Delta | Completion) -> None:
+    wire = convert.event_to_proto(event).SerializeToString()
+    assert convert.event_from_proto(pb.GenerateStreamResponse.FromString(wire)) == event
+
+
+def test_descriptions_survive_the_wire() -> None:
+    model = ModelInfo(
+        name="m",
+        vocabulary_size=9,
+        context_limit=8192,
+        dtype="float32",
+        device="cpu",
+        numerics="fast",
+        slots=4,
+        tokenizer_fingerprint="abc",
+    )
+    index = IndexInfo(name="i", documents=1, passages=2, tokens=3, modes=("bm25", "dense"), tokenizer_fingerprint="abc")
+    assert convert.model_from_proto(convert.model_to_proto(model)) == model
+    assert convert.index_from_proto(convert.index_to_proto(index)) == index
+
+
+def test_raw_prompts_stay_raw() -> None:
+    request = GenerateRequest(prompt="a", raw=True)
+    assert convert.request_from_proto(convert.request_to_proto(request)).raw
+
+
+def test_absent_fields_are_the_dataclasses_defaults() -> None:
+    assert convert.request_from_proto(pb.GenerateRequest(text="a")) == GenerateRequest(prompt="a")
+    assert convert.retrieval_from_proto(pb.Retrieval(index="a")) == Retrieval(index="a")
+
+
+def test_zero_is_not_absent() -> None:
+    message = pb.GenerateRequest(text="a")
+    message.sampling.max_tokens = 0
+    message.sampling.top_p = 0
+    message.drafting.enabled = False
+    request = convert.request_from_proto(message)
+    assert (request.sampling.max_tokens, request.sampling.top_p, request.drafting.enabled) == (0, 0.0, False)
+
+
+def test_no_sources_is_no_drafting() -> None:
+    request = GenerateRequest(prompt="a", drafting=Drafting(sources=()))
+    assert not convert.request_from_proto(convert.request_to_proto(request)).drafting.enabled
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        GenerateRequest(prompt="a", sampling=Sampling(max_tokens=2**40)),
+        GenerateRequest(prompt="\ud800"),
+        GenerateRequest(prompt=MIXED),
+        GenerateRequest(prompt="a", drafting=Drafting(sources=("moon",))),  # type: ignore[arg-type]
+        GenerateRequest(prompt="a", retrieval=Retrieval(index="i", mode="moon")),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_sent_is_the_callers_error(request_: GenerateRequest) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        convert.request_to_proto(request_)
+    assert "\n" not in str(caught.value)
+
+
+def test_enum_values_without_a_name_are_the_callers_error() -> None:
+    message = pb.GenerateRequest(text="a")
+    message.drafting.sources.append(pb.DRAFT_SOURCE_UNSPECIFIED)
+    with pytest.raises(InvalidRequestError, match=r"drafting\.sources"):
+        convert.request_from_proto(message)
