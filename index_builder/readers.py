@@ -1,0 +1,147 @@
+"""Files and folders to a stream of documents; whatever cannot be read is reported, never half-read in silence."""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from refdraft.errors import InvalidRequestError, NotFoundError
+from refdraft.index_builder.documents import Columns, Document, Problem, Report
+from refdraft.index_builder.html_text import extract_html
+from refdraft.index_builder.tables import Advance, Row, read_csv, read_jsonl, read_parquet
+
+_MARKDOWN = frozenset({".md", ".markdown"})
+_HTML = frozenset({".html", ".htm"})
+_TEXT = frozenset({".txt"}) | _MARKDOWN | _HTML
+_TABLES: dict[str, Callable[[Path, Columns, Report, Advance], Iterator[Row]]] = {
+    ".jsonl": read_jsonl,
+    ".csv": read_csv,
+    ".parquet": read_parquet,
+}
+SUFFIXES = _TEXT | _TABLES.keys()
+
+
+class Reader:
+    """Iterates over the documents of sources, holding one at a time.
+
+    A document of its own file is called by its path, relative to the folder that was named.
+    """
+
+    def __init__(self, sources: Sequence[Path], columns: Columns, report: Report, advance: Advance) -> None:
+        """List the files to read.
+
+        Args:
+            sources: Files and folders; folders are searched recursively, without hidden names.
+            columns: What to take from tables.
+            report: Called with each problem; raise there to stop.
+            advance: Called with the number of bytes just read.
+
+        Raises:
+            NotFoundError: A source does not exist.
+            InvalidRequestError: A source is a file of a kind that cannot be read.
+        """
+        self._columns = columns
+        self._report = report
+        self._advance = advance
+        self._seen: set[bytes] = set()  # short hashes of the ids so far
+        self._files = [file for source in sources for file in _files(source)]
+        self.total_size = sum(path.stat().st_size for path, _ in self._files)  # bytes
+
+    def __iter__(self) -> Iterator[Document]:
+        for path, name in self._files:
+            if path.stat().st_size == 0:
+                self._report(Problem(str(path), 1, "empty"))
+                continue
+            try:
+                table = _TABLES.get(path.suffix.lower())
+                yield from self._rows(path, name, table) if table else self._text(path, name)
+            except OSError as error:
+                self._report(Problem(str(path), 1, f"cannot be read ({error.strerror})"))
+
+    def _text(self, path: Path, name: str) -> Iterator[Document]:
+        raw = path.read_bytes()
+        self._advance(len(raw))
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            kind = "binary" if b"\0" in raw else f"not UTF-8 (byte 0x{raw[error.start]:02x})"
+            self._report(Problem(str(path), line, kind))
+            return
+        title = ""
+        if path.suffix.lower() in _HTML:
+            title, text = extract_html(text)
+        elif path.suffix.lower() in _MARKDOWN:
+            heading = re.search(r"^#[ \t]+(\S.*?)[ \t#]*$", text, re.MULTILINE)
+            title = heading[1] if heading else ""
+        yield from self._checked(path, 1, Document(id=name, text=text, title=title))
+
+    def _rows(
+        self, path: Path, name: str, read: Callable[[Path, Columns, Report, Advance], Iterator[Row]]
+    ) -> Iterator[Document]:
+        for line, row in read(path, self._columns, self._report, self._advance):
+            if missing := self._columns.missing(row):
+                self._report(Problem.no_column(str(path), line, missing, row))
+            elif not isinstance(row[self._columns.text], str):
+                self._report(Problem(str(path), line, f"column {self._columns.text!r} holds no text"))
+            else:
+                yield from self._checked(path, line, self._document(row, f"{name}:{line}"))
+
+    def _document(self, row: Mapping[str, Any], place: str) -> Document:
+        columns = self._columns
+        return Document(
+            id=_cell(row.get(columns.id or "id")) or place,
+            text=row[columns.text],
+            title=_cell(row.get(columns.title or "title")),
+            metadata={column: _cell(row[column]) for column in columns.metadata},
+        )
+
+    def _checked(self, path: Path, line: int, document: Document) -> Iterator[Document]:
+        if "\0" in document.text:
+            line += document.text.count("\n", 0, document.text.index("\0")) if line == 1 else 0
+            self._report(Problem(str(path), line, "binary"))
+        elif not document.text.strip():
+            self._report(Problem(str(path), line, "empty"))
+        elif _has_surrogate(document):
+            self._report(Problem(str(path), line, "holds a lone surrogate, which is no text"))
+        elif (digest := hashlib.blake2b(document.id.encode(), digest_size=12).digest()) in self._seen:
+            self._report(Problem(str(path), line, f"another document has the id {document.id!r} already"))
+        else:
+            self._seen.add(digest)
+            yield document
+
+
+def _files(source: Path) -> Iterator[tuple[Path, str]]:
+    """Readable files of a source in a fixed order, each with the name its document goes by."""
+    if source.is_file():
+        if source.suffix.lower() not in SUFFIXES:
+            kinds = " ".join(sorted(SUFFIXES))
+            raise InvalidRequestError(f"{source} is none of {kinds}", field="SOURCE")
+        yield source, _name(Path(source.name))
+        return
+    if not source.is_dir():
+        raise NotFoundError(f"{source} does not exist: name a file or folder to index")
+    for path in sorted(source.rglob("*")):
+        name = path.relative_to(source)
+        hidden = any(part.startswith(".") for part in name.parts)
+        if path.suffix.lower() in SUFFIXES and path.is_file() and not hidden:
+            yield path, _name(name)
+
+
+def _name(path: Path) -> str:
+    return os.fsencode(path.as_posix()).decode("utf-8", "replace")  # a file's name may be any bytes
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _has_surrogate(document: Document) -> bool:
+    values = (document.id, document.title, document.text, *document.metadata.values())
+    try:
+        "\n".join(values).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
