@@ -1,4 +1,7 @@
-"""Channel settings that both ends of a connection must agree on."""
+"""What both ends of a connection must agree on: the port, message sizes, keepalive."""
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 50151
 
 MESSAGE_LIMIT_BYTES = 16 << 20
 

@@ -9,7 +9,7 @@ import grpc
 
 from refdraft.errors import RefdraftError, UnavailableError
 from refdraft.service import convert
-from refdraft.service.channel import CLIENT_OPTIONS
+from refdraft.service.channel import CLIENT_OPTIONS, DEFAULT_PORT
 from refdraft.service.status import error_of
 from refdraft.service.types import (
     Completion,
@@ -23,7 +23,7 @@ from refdraft.service.types import (
 from refdraft.v1 import refdraft_pb2 as pb
 from refdraft.v1 import refdraft_pb2_grpc as pb_grpc
 
-DEFAULT_ADDRESS = "localhost:50151"
+DEFAULT_ADDRESS = f"localhost:{DEFAULT_PORT}"
 
 
 class Client:

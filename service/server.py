@@ -5,19 +5,18 @@ import contextlib
 import ipaddress
 import logging
 import signal
+import socket
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from refdraft.errors import UnavailableError
-from refdraft.service.channel import SERVER_OPTIONS
+from refdraft.service.channel import DEFAULT_HOST, DEFAULT_PORT, SERVER_OPTIONS
 from refdraft.service.servicer import GenerationServicer, Generator, RetrievalServicer
 from refdraft.v1 import refdraft_pb2 as pb
 from refdraft.v1 import refdraft_pb2_grpc as pb_grpc
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 50151
 DRAIN_S = 30.0
 
 logger = logging.getLogger(__name__)
@@ -68,15 +67,17 @@ class Server:
         await self._server.stop(drain_s)
 
     def _bind(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
         try:
-            port = self._server.add_insecure_port(f"{host}:{self._port}")
-        except RuntimeError:
+            # gRPC tells of a taken port on stderr and in its own words, so the system is asked first.
+            family, *_, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
+            socket.create_server((address[0], self._port), family=family).close()
+            host = f"[{self._host}]" if ":" in self._host else self._host
+            return f"{host}:{self._server.add_insecure_port(f'{host}:{self._port}')}"
+        except (OSError, OverflowError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise UnavailableError(
-                f"cannot listen on {host}:{self._port}: the port is in use or the address is not this "
-                "machine's; choose another --port or --host"
+                f"cannot listen on {self._host}, port {self._port}: {reason}; choose another --port or --host"
             ) from None
-        return f"{host}:{port}"
 
 
 async def serve(pipeline: Generator, *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> None:

@@ -1,0 +1,190 @@
+"""`refdraft generate`: one answer, from a server or from a target loaded here."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import asdict
+from pathlib import Path
+
+from refdraft.errors import InvalidRequestError, NotFoundError
+from refdraft.service.options import add_model_options, pipeline_config
+from refdraft.service.terminal import Painter, figures, wants_colour
+from refdraft.service.types import (
+    SEARCH_MODES,
+    Completion,
+    Delta,
+    Drafting,
+    GenerateRequest,
+    Placement,
+    Reference,
+    Retrieval,
+    Sampling,
+)
+
+Event = Delta | Completion
+
+_PLACEMENTS: dict[str, Placement] = {"prompt": "prompt", "draft": "draft_only"}
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the `generate` command."""
+    parser = commands.add_parser("generate", help="answer a prompt", description="Answer a prompt.")
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT", help="one user turn")
+    prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same, from a UTF-8 file")
+    parser.add_argument("--raw", action="store_true", help="do not put the prompt through the chat template")
+    _add_source_options(parser)
+    _add_sampling_options(parser)
+    parser.add_argument("--no-draft", action="store_true", help="decode plainly")
+    parser.add_argument(
+        "--max-draft-tokens",
+        type=int,
+        default=Drafting().max_draft_tokens,
+        metavar="N",
+        help="most draft tokens a step; default: %(default)s",
+    )
+    add_model_options(parser, "dtype", "threads")
+    parser.add_argument("--server", metavar="HOST:PORT", help="ask a running server; default: in-process")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--no-color", action="store_true", help="do not colour copied spans")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer and print."""
+    request = _request(args)
+    show = _print_json if args.json else _Screen(colour=not args.no_color and wants_colour(sys.stdout)).show
+    if args.server:
+        _ask_server(args.server, request, show)
+    else:
+        _ask_pipeline(args, request, show)
+    return 0
+
+
+def _ask_server(address: str, request: GenerateRequest, show: Callable[[Event], None]) -> None:
+    from refdraft.service.client import Client
+
+    with Client(address) as client:
+        for event in client.stream(request):
+            show(event)
+
+
+def _ask_pipeline(args: argparse.Namespace, request: GenerateRequest, show: Callable[[Event], None]) -> None:
+    from refdraft.service.pipeline import Pipeline
+
+    indexes = {args.index: Path(args.index)} if args.index else {}
+    with Pipeline.load(args.model, indexes=indexes, config=pipeline_config(args)) as pipeline:
+
+        async def stream() -> None:
+            async with aclosing(pipeline.stream(request)) as events:
+                async for event in events:
+                    show(event)
+
+        asyncio.run(stream())
+
+
+class _Screen:
+    """Prints an answer as it comes, then the legend and the figures on stderr."""
+
+    def __init__(self, *, colour: bool) -> None:
+        self._painter = Painter() if colour else None
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Delta):
+            text = self._painter.paint(event) if self._painter else event.text
+            print(text, end="", flush=True)
+            return
+        print(flush=True)
+        if self._painter and (legend := self._painter.legend()):
+            print(legend, file=sys.stderr)
+        print(figures(event), file=sys.stderr)
+
+
+def _print_json(event: Event) -> None:
+    if isinstance(event, Completion):
+        print(json.dumps(asdict(event), ensure_ascii=False))
+
+
+def _request(args: argparse.Namespace) -> GenerateRequest:
+    retrieval = None
+    if args.index is not None:
+        retrieval = Retrieval(index=args.index, top_k=args.top_k, mode=args.mode, placement=_PLACEMENTS[args.passages])
+    return GenerateRequest(
+        prompt=_read(args.prompt_file) if args.prompt is None else args.prompt,
+        raw=args.raw,
+        references=[Reference(id=path.name, text=_read(path)) for path in args.reference],
+        prediction=_read(args.prediction_file) if args.prediction_file else "",
+        retrieval=retrieval,
+        sampling=Sampling(
+            max_tokens=args.max_tokens,
+            temperature=args.temperature,
+            top_k=args.sampling_top_k,
+            top_p=args.top_p,
+            seed=args.seed,
+            stop=args.stop,
+        ),
+        drafting=Drafting(enabled=not args.no_draft, max_draft_tokens=args.max_draft_tokens),
+    )
+
+
+def _add_source_options(parser: argparse.ArgumentParser) -> None:
+    defaults = Retrieval(index="")
+    parser.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a UTF-8 text that the answer may repeat; repeatable",
+    )
+    parser.add_argument("--prediction-file", type=Path, metavar="FILE", help="the answer you expect")
+    parser.add_argument(
+        "--index", metavar="DIR|NAME", help="fetch passages: from a directory, or with --server from one of its indexes"
+    )
+    parser.add_argument(
+        "--top-k", type=int, default=defaults.top_k, metavar="N", help="passages to fetch; default: %(default)s"
+    )
+    parser.add_argument("--mode", choices=SEARCH_MODES, help="how to search; default: the index's best")
+    parser.add_argument(
+        "--passages",
+        choices=tuple(_PLACEMENTS),
+        default="prompt",
+        help="put passages into the prompt, or draft from them only; default: %(default)s",
+    )
+
+
+def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    defaults = Sampling()
+    parser.add_argument("--max-tokens", type=int, default=defaults.max_tokens, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--temperature", type=float, default=defaults.temperature, metavar="T", help="0 is greedy; default: %(default)s"
+    )
+    parser.add_argument(
+        "--sampling-top-k",
+        type=int,
+        default=defaults.top_k,
+        metavar="N",
+        help="sample from the N likeliest tokens; 0 for all; default: %(default)s",
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=defaults.top_p,
+        metavar="P",
+        help="sample from this probability mass; default: %(default)s",
+    )
+    parser.add_argument("--seed", type=int, help="default: drawn, and told at the end")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
+
+
+def _read(path: Path) -> str:
+    """Read a file as it stands: newlines are kept, since attributions count characters."""
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{path} is not UTF-8 (byte {error.start}); convert it first") from None
+    except OSError as error:
+        raise NotFoundError(f"cannot read {path}: {error.strerror}") from None

@@ -1,0 +1,38 @@
+"""Command-line options of everything that loads a target: `generate`, `serve`, `demo`, `bench`.
+
+Only what was given is passed on, so that the defaults are PipelineConfig's own.
+"""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from refdraft.service.config import PipelineConfig
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "slots": {"type": int, "metavar": "N", "help": "requests decoded at once"},
+    "queue_limit": {"type": int, "metavar": "N", "help": "requests that may wait for a slot"},
+    "context_limit": {"type": int, "metavar": "TOKENS", "help": "prompt and output together"},
+    "dtype": {"metavar": "TYPE", "help": "type of the weights, such as float32 or bfloat16"},
+    "device": {"metavar": "DEVICE", "help": "where the target runs, such as cpu or cuda"},
+    "threads": {"type": int, "metavar": "N", "help": "CPU threads"},
+    "numerics": {
+        "choices": ("auto", "strict", "fast"),
+        "help": "strict: logits bit-identical with and without drafts; fast: the cheapest shape",
+    },
+}
+
+
+def add_model_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add --model and the named PipelineConfig options."""
+    parser.add_argument("--model", metavar="PATH|NAME", help="the target; default: the embedded model")
+    for name in names:
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, default=argparse.SUPPRESS, **_OPTIONS[name])
+
+
+def pipeline_config(args: argparse.Namespace) -> "PipelineConfig":
+    """Return the configuration that the options describe."""
+    from refdraft.service.config import PipelineConfig
+
+    return PipelineConfig(**{name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)})

@@ -1,0 +1,35 @@
+"""`refdraft serve`: a pipeline behind a gRPC port."""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from refdraft.service.channel import DEFAULT_HOST, DEFAULT_PORT
+from refdraft.service.options import add_model_options, pipeline_config
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the `serve` command."""
+    parser = commands.add_parser("serve", help="answer gRPC calls", description="Answer gRPC calls.")
+    add_model_options(parser, "slots", "queue_limit", "context_limit", "dtype", "device", "threads", "numerics")
+    parser.add_argument("--index", action="append", default=[], metavar="NAME=DIR", help="an index to open; repeatable")
+    parser.add_argument("--host", default=DEFAULT_HOST, help="address to bind; default: %(default)s")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 lets the system choose; default: %(default)s")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    from refdraft.service.pipeline import Pipeline
+    from refdraft.service.server import serve
+
+    with Pipeline.load(args.model, indexes=dict(args.index), config=pipeline_config(args)) as pipeline:
+        asyncio.run(serve(pipeline, host=args.host, port=args.port))
+    return 0
+
+
+def _named_directory(text: str) -> tuple[str, Path]:
+    name, separator, directory = text.partition("=")
+    if not (name and separator and directory):
+        raise argparse.ArgumentTypeError(f"write NAME=DIR, not {text!r}")
+    return name, Path(directory)

@@ -1,0 +1,163 @@
+"""The command line as a user meets it: output, exit codes, one-line errors."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refdraft.service.cli import main
+
+from .conftest import Service
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("refdraft: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_text_goes_to_stdout_and_figures_to_stderr(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--server", service.address, "--prompt", "one two"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "one two \n"
+    assert "1.50 tokens per step, 1 of 2 drafted tokens accepted" in captured.err
+
+
+def test_json_is_one_object_with_the_documented_keys(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--server", service.address, "--prompt", "one two", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    documented = {"text", "token_ids", "finish_reason", "usage", "drafting", "attributions"}
+    assert documented <= printed.keys()
+    assert printed["usage"] == {
+        "prompt_tokens": 2,
+        "completion_tokens": 2,
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
+    }
+    assert printed["drafting"] == {
+        "steps": 1,
+        "drafted_tokens": 2,
+        "accepted_tokens": 1,
+        "tokens_per_step": 1.5,
+        "by_source": {"prompt": {"drafted_tokens": 2, "accepted_tokens": 1}},
+    }
+    assert printed["attributions"] == [
+        {"output_start": 0, "output_end": 1, "document_id": "d", "document_start": 5, "document_end": 6}
+    ]
+
+
+def test_a_prompt_may_come_from_a_file(service: Service, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("from a file", encoding="utf-8")
+    assert main(["generate", "--server", service.address, "--prompt-file", str(file)]) == 0
+    assert capsys.readouterr().out == "from a file \n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--max-tokens", "0"], "sampling.max_tokens"),
+        (["--temperature", "nan"], "sampling.temperature"),
+        (["--top-p", "2"], "sampling.top_p"),
+        (["--seed", "-1"], "sampling.seed"),
+        (["--stop", ""], "sampling.stop"),
+        (["--max-draft-tokens", "65"], "drafting.max_draft_tokens"),
+        (["--index", "manual", "--top-k", "0"], "retrieval.top_k"),
+        (["--reference", "no-such-file"], "no-such-file"),
+    ],
+)
+def test_bad_values_are_one_line(
+    service: Service, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    arguments = ["generate", "--server", service.address, "--prompt", "a", *options]
+    assert words in failure(capsys, *arguments)
+
+
+def test_references_that_are_not_utf8_are_refused_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "latin.txt"
+    file.write_bytes(b"caf\xe9")
+    message = failure(capsys, "generate", "--prompt", "a", "--reference", str(file))
+    assert "latin.txt is not UTF-8" in message
+
+
+def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    message = failure(capsys, "generate", "--prompt", "a", "--server", "127.0.0.1:1")
+    assert "127.0.0.1:1 does not answer" in message
+
+
+def test_indexes_need_a_name_and_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "NAME=DIR" in failure(capsys, "serve", "--index", "docs")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["no-such-command"],
+        ["generate"],
+        ["generate", "--prompt", "a", "--prompt-file", "b"],
+        ["generate", "--prompt", "a", "--max-tokens", "many"],
+        ["generate", "--prompt", "a", "--mode", "moon"],
+        ["serve", "--numerics", "moon"],
+        ["model"],
+    ],
+)
+def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: refdraft" in capsys.readouterr().err
+
+
+def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("refdraft.service.default_model.default_model_directory", interrupt)
+    assert main(["model", "fetch"]) == 130
+
+
+def test_a_bug_is_one_line_unless_debugging(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Path:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("refdraft.service.default_model.default_model_directory", fail)
+    assert "--debug" in failure(capsys, "model", "fetch")
+    with pytest.raises(KeyError):
+        main(["--debug", "model", "fetch"])
+
+
+def test_a_missing_extra_says_what_to_install() -> None:
+    result = run_python(
+        "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
+        "from refdraft.service.cli import main; sys.exit(main(['generate', '--prompt', 'a', '--model', '.']))"
+    )
+    assert result.returncode == 1
+    assert "pip install 'refdraft[serve]'" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_help_loads_nothing_heavy() -> None:
+    result = run_python(
+        "import sys\nfrom refdraft.service.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print('heavy:', {'torch', 'transformers', 'faiss', 'numpy', 'grpc'} & set(sys.modules))"
+    )
+    assert "heavy: set()" in result.stdout
+    assert "generate" in result.stdout
+
+
+def test_version() -> None:
+    result = run_python("from refdraft.service.cli import main; main(['--version'])")
+    assert result.stdout.startswith("refdraft 0.")
