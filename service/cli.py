@@ -37,7 +37,10 @@ def _parser() -> argparse.ArgumentParser:
     from refdraft.index_builder import cli as index
     from refdraft.service import generate, serve
 
-    parser = argparse.ArgumentParser(prog="refdraft", description=refdraft.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="refdraft",
+        description="An LLM's own answer, sooner: spans of reference text are copied as drafts and verified.",
+    )
     parser.add_argument("--version", action="version", version=f"refdraft {refdraft.__version__}")
     parser.add_argument("--debug", action="store_true", help="log everything and show tracebacks")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")

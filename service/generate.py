@@ -50,11 +50,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--server", metavar="HOST:PORT", help="ask a running server; default: in-process")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--no-color", action="store_true", help="do not colour copied spans")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Answer and print."""
+    if args.server and (args.model or hasattr(args, "dtype") or hasattr(args, "threads")):
+        args.usage_error("--server has its own model: leave out --model, --dtype and --threads")
     request = _request(args)
     show = _print_json if args.json else _Screen(colour=not args.no_color and wants_colour(sys.stdout)).show
     if args.server:

@@ -12,7 +12,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the `serve` command."""
     parser = commands.add_parser("serve", help="answer gRPC calls", description="Answer gRPC calls.")
     add_model_options(parser, "slots", "queue_limit", "context_limit", "dtype", "device", "threads", "numerics")
-    parser.add_argument("--index", action="append", default=[], metavar="NAME=DIR", help="an index to open; repeatable")
+    parser.add_argument(
+        "--index",
+        action="append",
+        default=[],
+        type=_named_directory,
+        metavar="NAME=DIR",
+        help="an index to open; repeatable",
+    )
     parser.add_argument("--host", default=DEFAULT_HOST, help="address to bind; default: %(default)s")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 lets the system choose; default: %(default)s")
     parser.set_defaults(run=run)

@@ -94,10 +94,6 @@ def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "127.0.0.1:1 does not answer" in message
 
 
-def test_indexes_need_a_name_and_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "NAME=DIR" in failure(capsys, "serve", "--index", "docs")
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -107,7 +103,9 @@ def test_indexes_need_a_name_and_a_directory(capsys: pytest.CaptureFixture[str])
         ["generate", "--prompt", "a", "--prompt-file", "b"],
         ["generate", "--prompt", "a", "--max-tokens", "many"],
         ["generate", "--prompt", "a", "--mode", "moon"],
+        ["generate", "--prompt", "a", "--server", "localhost:1", "--dtype", "float32"],
         ["serve", "--numerics", "moon"],
+        ["serve", "--index", "docs"],
         ["model"],
     ],
 )
