@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from refdraft.decoder.engine import Engine, Slot
 from refdraft.decoder.request import Commit, DecodeRequest
@@ -35,7 +35,7 @@ class AsyncEngine:
         """Requests that wait or run."""
         return self._running
 
-    async def stream(self, request: DecodeRequest) -> AsyncIterator[Commit]:
+    async def stream(self, request: DecodeRequest) -> AsyncGenerator[Commit, None]:
         """Decode a request; the last commit carries the finish reason.
 
         Closing the iterator early cancels the request and frees its slot before the next step.

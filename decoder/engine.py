@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 Listener = Callable[[Commit | Exception], None]
 
-_CALIBRATION_WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 33)
+_CALIBRATION_WIDTHS = (1, 2, 4, 8, 16, 33)
 _CALIBRATION_LENGTH = 256  # cells in the cache while a pass is timed
 
 

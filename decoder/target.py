@@ -163,6 +163,15 @@ class Target:
         return cls(loaded, slots=slots, context_limit=limit, max_width=max_width)
 
     @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an output, by the checkpoint's generation config, else by its config."""
+        for config in (self.model.generation_config, self.model.config):
+            ids = getattr(config, "eos_token_id", None)
+            if ids is not None:
+                return frozenset([ids] if isinstance(ids, int) else ids)
+        return frozenset()
+
+    @property
     def device(self) -> torch.device:
         """Where the model runs."""
         return self.model.device
@@ -229,7 +238,7 @@ def _read_config(model: str | Path) -> Any:
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise NotFoundError(
-            f"no model at {str(model)!r}: give a folder with config.json and weights, or a hub name ({_first_line(error)})"
+            f"no model at {str(model)!r}: give a checkpoint folder or a hub name ({_first_line(error)})"
         ) from error
     if config.model_type not in VERIFIED_FAMILIES:
         families = ", ".join(sorted(VERIFIED_FAMILIES))

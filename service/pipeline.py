@@ -1,0 +1,270 @@
+"""Text in, text out: retrieval, prompt, sources, engine, and what is read off its commits."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+import torch
+from transformers import AutoTokenizer
+
+from refdraft.decoder.async_engine import AsyncEngine
+from refdraft.decoder.engine import Engine, EngineConfig
+from refdraft.decoder.request import DecodeRequest
+from refdraft.decoder.sampling import SamplingOptions
+from refdraft.decoder.target import Target
+from refdraft.errors import NotFoundError
+from refdraft.retriever.index import Index
+from refdraft.retriever.ranker import rank_texts
+from refdraft.retriever.tokenizer import Tokenizer
+from refdraft.service.answer import Answer, Job
+from refdraft.service.attribution import Document
+from refdraft.service.config import PipelineConfig
+from refdraft.service.default_model import default_model_directory
+from refdraft.service.prompts import PromptEncoder, prompt_query
+from refdraft.service.text import StopStrings
+from refdraft.service.types import (
+    Completion,
+    Delta,
+    GenerateRequest,
+    IndexInfo,
+    ModelInfo,
+    Passage,
+    Retrieval,
+)
+from refdraft.service.validation import MAX_SEED, validate, validate_retrieval
+
+_RANKED_REFERENCES = 64  # of more references than this, those that fit the prompt best are drafted from
+
+
+class Pipeline:
+    """A target with its engine and indexes. Use it as a context manager, or close it.
+
+    Every method may be called from any thread or event loop.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        encoder: PromptEncoder,
+        tokenizer: Tokenizer,
+        indexes: Mapping[str, Index],
+        *,
+        name: str,
+        config: PipelineConfig,
+    ) -> None:
+        self._target, self._encoder, self._tokenizer = target, encoder, tokenizer
+        self._indexes, self._name, self._config = dict(indexes), name, config
+        self._numerics = _numerics(config, target.dtype)
+        engine = Engine(target, EngineConfig(numerics=self._numerics))
+        engine.calibrate()
+        self._engine = AsyncEngine(engine, queue_limit=config.queue_limit)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path | None = None,
+        *,
+        indexes: Mapping[str, Path] | None = None,
+        config: PipelineConfig = PipelineConfig(),
+    ) -> Self:
+        """Load a target and open indexes.
+
+        Args:
+            model: a checkpoint folder or hub name; None takes the embedded default model, which is fetched and
+                converted once.
+            indexes: directory of each index, by the name that requests use.
+            config: how the target runs.
+
+        Raises:
+            NotFoundError: a model or an index does not exist.
+            PreconditionError: the model's family is not supported, or an index is of another tokenizer.
+        """
+        path = default_model_directory() if model is None else model
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        device, dtype = _placement(config)
+        widest = EngineConfig()
+        target = Target.load(
+            path,
+            slots=config.slots,
+            context_limit=config.context_limit,
+            max_width=max(widest.prefill_chunk, widest.max_draft_tokens + 1),
+            dtype=dtype,
+            device=device,
+        )
+        auto_tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        tokenizer = Tokenizer(auto_tokenizer.backend_tokenizer)
+        opened = {
+            name: Index.open(Path(directory), name=name, tokenizer_fingerprint=tokenizer.fingerprint)
+            for name, directory in (indexes or {}).items()
+        }
+        encoder = PromptEncoder(auto_tokenizer, target.vocabulary_size)
+        return cls(target, encoder, tokenizer, opened, name=Path(path).name, config=config)
+
+    async def stream(self, request: GenerateRequest) -> AsyncGenerator[Delta | Completion, None]:
+        """Answer a request: deltas as they are committed, then the completion.
+
+        Closing the iterator cancels the request.
+
+        Raises:
+            RefdraftError: see `refdraft.errors`; raised before the first delta unless the service fails.
+        """
+        job = await asyncio.to_thread(self._prepare, request)
+        answer = Answer(job, self._tokenizer, self._config.min_attribution_tokens)
+        async with aclosing(self._engine.stream(job.decode)) as commits:
+            async for commit in commits:
+                if delta := answer.add(commit):
+                    yield delta
+        yield answer.completion()
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Answer a request as a whole."""
+        async with aclosing(self.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Completion):
+                    return event
+        raise AssertionError("a stream ends with a completion")
+
+    def generate_sync(self, request: GenerateRequest) -> Completion:
+        """Answer a request as a whole, for callers without an event loop."""
+        return asyncio.run(self.generate(request))
+
+    async def retrieve(self, retrieval: Retrieval) -> tuple[Passage, ...]:
+        """Find passages for a query, best first."""
+        validate_retrieval(retrieval, query_required=True)
+        return await asyncio.to_thread(self._search, retrieval, retrieval.query or "")
+
+    def model_info(self) -> ModelInfo:
+        """Describe the target."""
+        return ModelInfo(
+            name=self._name,
+            vocabulary_size=self._target.vocabulary_size,
+            context_limit=self._target.context_limit,
+            dtype=str(self._target.dtype).removeprefix("torch."),
+            device=str(self._target.device),
+            numerics=self._numerics,
+            slots=self._target.slots,
+            tokenizer_fingerprint=self._tokenizer.fingerprint,
+        )
+
+    def index_infos(self) -> tuple[IndexInfo, ...]:
+        """Describe the opened indexes."""
+        return tuple(
+            IndexInfo(
+                name=name,
+                documents=index.manifest.documents,
+                passages=index.manifest.passages,
+                tokens=index.manifest.tokens,
+                modes=index.modes,
+                tokenizer_fingerprint=index.manifest.tokenizer_fingerprint,
+            )
+            for name, index in self._indexes.items()
+        )
+
+    def close(self) -> None:
+        """Stop the engine and give the indexes back; requests that have not finished fail."""
+        self._engine.close()
+        for index in self._indexes.values():
+            index.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _search(self, retrieval: Retrieval, query: str) -> tuple[Passage, ...]:
+        index = self._indexes.get(retrieval.index)
+        if index is None:
+            known = ", ".join(sorted(self._indexes)) or "none"
+            raise NotFoundError(f"no index is named {retrieval.index!r}; opened are: {known}")
+        return tuple(
+            Passage(
+                document_id=hit.passage.document_id,
+                title=hit.passage.title,
+                text=hit.passage.text,
+                start=hit.passage.start,
+                score=hit.score,
+                metadata=hit.passage.metadata,
+            )
+            for hit in index.search(query, top_k=retrieval.top_k, mode=retrieval.mode)
+        )
+
+    def _prepare(self, request: GenerateRequest) -> "Job":
+        validate(request, self._config.limits)
+        passages: tuple[Passage, ...] = ()
+        if request.retrieval:
+            passages = self._search(request.retrieval, request.retrieval.query or prompt_query(request))
+        prompt, passages = self._place(request, passages)
+        sampling, drafting = request.sampling, request.drafting
+        seed = secrets.randbelow(MAX_SEED + 1) if sampling.seed is None else sampling.seed
+        documents = self._documents(request, passages) if drafting.enabled else []
+        sources = {"references": [document.token_ids for document in documents]}
+        if request.prediction:
+            sources["prediction"] = [self._tokenizer.encode(request.prediction).tolist()]
+        decode = DecodeRequest(
+            prompt=prompt,
+            max_tokens=sampling.max_tokens,
+            sampling=SamplingOptions(sampling.temperature, sampling.top_k, sampling.top_p, seed),
+            eos_ids=self._target.eos_ids,
+            stop=StopStrings(self._tokenizer, sampling.stop) if sampling.stop else None,
+            documents={name: texts for name, texts in sources.items() if name in drafting.sources and texts},
+            copy_prompt="prompt" in drafting.sources,
+            copy_output="output" in drafting.sources,
+            max_draft_tokens=drafting.max_draft_tokens if drafting.enabled else 0,
+        )
+        return Job(decode, documents, passages, tuple(sampling.stop), seed)
+
+    def _place(self, request: GenerateRequest, passages: tuple[Passage, ...]) -> tuple[list[int], tuple[Passage, ...]]:
+        """The prompt's token ids; passages that leave no room for an answer are dropped, the last ones first."""
+        if not request.retrieval or request.retrieval.placement == "draft_only":
+            return self._encoder.encode(request), passages
+        limit = self._target.context_limit
+        room = limit - min(request.sampling.max_tokens, limit // 4)
+        while True:
+            prompt = self._encoder.encode(request, passages)
+            if len(prompt) <= room or not passages:
+                return prompt, passages
+            passages = passages[:-1]
+
+    def _documents(self, request: GenerateRequest, passages: Sequence[Passage]) -> list[Document]:
+        """What the request drafts from, best first: its passages, then its references in their own order."""
+        references = request.references
+        if len(references) > _RANKED_REFERENCES:
+            query = request.prompt if isinstance(request.prompt, str) else request.prediction
+            order = rank_texts(query, [reference.text for reference in references], _RANKED_REFERENCES)
+            references = [references[position] for position in order]
+        texts = [(passage.document_id, passage.text, passage.start) for passage in passages]
+        texts += [(reference.id, reference.text, 0) for reference in references]
+        documents: list[Document] = []
+        left = self._config.max_reference_tokens
+        for document_id, text, start in texts:
+            document = Document.of_text(self._tokenizer, text, id=document_id, start=start)
+            left -= len(document.token_ids)
+            if left < 0:
+                break
+            documents.append(document)
+        return documents
+
+
+def _placement(config: PipelineConfig) -> tuple[str, str]:
+    """Device and type of the weights."""
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" else "bfloat16"
+    return device, dtype
+
+
+def _numerics(config: PipelineConfig, dtype: torch.dtype) -> Literal["strict", "fast"]:
+    if config.numerics == "auto":
+        return "fast" if dtype == torch.float32 else "strict"
+    return config.numerics

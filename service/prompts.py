@@ -1,0 +1,104 @@
+"""From a request's prompt to token ids: chat template, passages, raw text."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+from transformers import PreTrainedTokenizerBase
+
+from refdraft.errors import InvalidRequestError
+from refdraft.service.types import GenerateRequest, Message, Passage
+
+_PASSAGES_TEMPLATE = "Use these passages to answer.\n\n{passages}\n\n{prompt}"
+
+
+class PromptEncoder:
+    """Encodes prompts for one target.
+
+    Args:
+        tokenizer: the target's tokenizer as transformers loads it, with its chat template if it has one.
+        vocabulary_size: ids from here on are not known to the target.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary_size: int) -> None:
+        self._tokenizer, self._vocabulary_size = tokenizer, vocabulary_size
+
+    def encode(self, request: GenerateRequest, passages: Sequence[Passage] = ()) -> list[int]:
+        """Token ids of the request's prompt, with `passages` placed before its text or its last user turn.
+
+        Raises:
+            InvalidRequestError: a chat for a target without a chat template, a role that the template refuses,
+                passages for token ids, or an id beyond the vocabulary.
+        """
+        prompt = request.prompt
+        if isinstance(prompt, str):
+            text = place_passages(prompt, passages)
+            if request.raw or self._tokenizer.chat_template is None:
+                return self._encode_text(text)
+            return self._encode_chat([Message(role="user", content=text)])
+        if isinstance(prompt[0], Message):
+            turns = list(cast("Sequence[Message]", prompt))
+            if passages:
+                last = _last_user_turn(turns)
+                turns[last] = replace(turns[last], content=place_passages(turns[last].content, passages))
+            return self._encode_chat(turns)
+        if passages:
+            raise InvalidRequestError(
+                "passages cannot be placed into token ids: use draft_only, or send text", field="retrieval.placement"
+            )
+        return self._check_ids(cast("Sequence[int]", prompt))
+
+    def _encode_text(self, text: str) -> list[int]:
+        ids = cast("list[int]", self._tokenizer(text)["input_ids"])
+        if not ids:
+            raise InvalidRequestError("holds no token", field="prompt")
+        return ids
+
+    def _encode_chat(self, turns: Sequence[Message]) -> list[int]:
+        if self._tokenizer.chat_template is None:
+            raise InvalidRequestError("the target has no chat template: send raw text or token ids", field="prompt")
+        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        try:
+            return cast(
+                "list[int]",
+                self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False),
+            )
+        except Exception as error:  # a template is a program of its own and raises what it likes
+            raise InvalidRequestError(f"the target's chat template refuses it: {error}", field="prompt") from error
+
+    def _check_ids(self, ids: Sequence[int]) -> list[int]:
+        unknown = next((token for token in ids if token >= self._vocabulary_size), None)
+        if unknown is not None:
+            raise InvalidRequestError(
+                f"token id {unknown} is beyond the target's vocabulary of {self._vocabulary_size}", field="prompt"
+            )
+        return list(ids)
+
+
+def prompt_query(request: GenerateRequest) -> str:
+    """What to search for where the request does not say: the prompt's text, or its last user turn.
+
+    Raises:
+        InvalidRequestError: the prompt is token ids.
+    """
+    if isinstance(request.prompt, str):
+        return request.prompt
+    if isinstance(request.prompt[0], Message):
+        turns = cast("Sequence[Message]", request.prompt)
+        return turns[_last_user_turn(turns)].content
+    raise InvalidRequestError("token ids cannot be searched for: say what to search", field="retrieval.query")
+
+
+def place_passages(prompt: str, passages: Sequence[Passage]) -> str:
+    """The prompt behind its passages, best first, each under its title; the prompt alone without any."""
+    if not passages:
+        return prompt
+    texts = (f"{passage.title}\n{passage.text}" if passage.title else passage.text for passage in passages)
+    return _PASSAGES_TEMPLATE.format(passages="\n\n".join(texts), prompt=prompt)
+
+
+def _last_user_turn(turns: Sequence[Message]) -> int:
+    for index in range(len(turns) - 1, -1, -1):
+        if turns[index].role == "user":
+            return index
+    raise InvalidRequestError("the chat holds no user turn to retrieve for", field="prompt")
