@@ -51,12 +51,17 @@ class _TextParser(HTMLParser):
         if self._in_title:
             self.title.append(data)
         elif not self._hidden:
-            self._pieces.append(data if self._verbatim else re.sub(r"\s+", " ", data))
+            self._pieces.append(data if self._verbatim else self._collapsed(data))
 
     def text(self) -> str:
         """Everything shown so far, with at most one empty line between paragraphs."""
-        text = re.sub(r"[^\S\n]*\n[^\S\n]?", "\n", "".join(self._pieces))
+        text = re.sub(r"(?<![^\S\n])[^\S\n]++\n", "\n", "".join(self._pieces))
         return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+    def _collapsed(self, data: str) -> str:
+        data = re.sub(r"\s+", " ", data)
+        at_line_start = not self._pieces or self._pieces[-1].endswith(("\n", " "))
+        return data.lstrip() if at_line_start else data
 
     def _break(self, tag: str) -> None:
         if not self._hidden and tag in _PARAGRAPHS | _LINES:

@@ -41,10 +41,17 @@ class BM25Retriever:
 
     @classmethod
     def open(cls, directory: Path) -> BM25Retriever:
-        """Map what `build_bm25` wrote; the caller has checked the files."""
+        """Map what `build_bm25` wrote; the caller has checked the files that are read whole.
+
+        Raises:
+            IndexFormatError: The header of a mapped file was altered.
+        """
         import bm25s
 
-        return cls(bm25s.BM25.load(directory, mmap=True, show_progress=False))
+        try:
+            return cls(bm25s.BM25.load(directory, mmap=True, show_progress=False))
+        except (ValueError, TypeError, OSError, EOFError) as error:
+            raise IndexFormatError(f"{directory} holds damaged arrays: rebuild the index") from error
 
     def search(self, query: str, top_k: int) -> Ranking:
         """See `Retriever`. A word counts once however often the query repeats it; no word in common, no hit.

@@ -115,7 +115,7 @@ class Manifest:
         """Write `manifest.json`, which makes the directory an index."""
         body = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}
         text = json.dumps({**body, "checksum": _checksum(body)}, indent=2, sort_keys=True)
-        (directory / MANIFEST_FILE).write_text(text + "\n", encoding="utf-8")
+        (directory / MANIFEST_FILE).write_text(text, encoding="utf-8")
 
     @classmethod
     def read(cls, directory: Path) -> "Manifest":
