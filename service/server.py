@@ -70,7 +70,9 @@ class Server:
         try:
             # gRPC tells of a taken port on stderr and in its own words, so the system is asked first.
             family, *_, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
-            socket.create_server((address[0], self._port), family=family).close()
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((address[0], self._port))
             host = f"[{self._host}]" if ":" in self._host else self._host
             return f"{host}:{self._server.add_insecure_port(f'{host}:{self._port}')}"
         except (OSError, OverflowError, RuntimeError) as error:
