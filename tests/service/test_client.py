@@ -16,7 +16,7 @@ from refdraft.errors import (
     UnavailableError,
 )
 from refdraft.service.client import Client
-from refdraft.service.types import Completion, Delta, GenerateRequest, Message, Retrieval, Sampling
+from refdraft.service.types import Completion, Delta, GenerateRequest, Message, Reference, Retrieval, Sampling
 
 from .conftest import ERRORS, Service
 
@@ -78,6 +78,13 @@ def test_errors_keep_their_particulars(client: Client) -> None:
         client.generate(GenerateRequest(prompt="a", sampling=Sampling(max_tokens=0)))
     assert invalid.value.field == "sampling.max_tokens"
     assert str(invalid.value).count("sampling.max_tokens") == 1
+
+
+def test_ten_thousand_references_pass_and_one_more_does_not(client: Client) -> None:
+    references = [Reference(text=f"reference {number}") for number in range(10_001)]
+    assert client.generate(GenerateRequest(prompt="a", references=references[:-1])).text == "a "
+    with pytest.raises(InvalidRequestError, match="at most 10000"):
+        client.generate(GenerateRequest(prompt="a", references=references))
 
 
 def test_a_retrieval_without_a_query_is_refused(client: Client) -> None:
