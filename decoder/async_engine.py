@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 
 from refdraft.decoder.engine import Engine, Slot
 from refdraft.decoder.request import Commit, DecodeRequest
@@ -55,7 +56,8 @@ class AsyncEngine:
             loop = asyncio.get_running_loop()
 
             def listen(commit: Commit | Exception) -> None:
-                loop.call_soon_threadsafe(commits.put_nowait, commit)
+                with suppress(RuntimeError):  # the caller's loop is closed: nobody listens any more
+                    loop.call_soon_threadsafe(commits.put_nowait, commit)
 
             slot = self._engine.prepare(request, drafter, listen)
             self._call(lambda: self._engine.submit(slot))

@@ -1,8 +1,9 @@
 """One request's drafter: its sources, what they propose, and what was learned of them."""
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
-from refdraft.decoder.draft import EMPTY, Draft
+from refdraft.decoder.draft import EMPTY, Draft, Origin
 from refdraft.decoder.odds import SurvivalOdds
 from refdraft.decoder.sources import ContextSource, DocumentSource, Span
 
@@ -43,13 +44,23 @@ class Drafter:
     def propose(self, limit: int) -> tuple[Draft, list[float]]:
         """The best chain of at most `limit` tokens, and the chance of each of them to be accepted."""
         self._proposals = [span for source in self._sources if (span := source.propose(limit))]
-        best, best_survival = EMPTY, list[float]()
+        best: Span | None = None
+        best_survival: list[float] = []
         for span in self._proposals:
-            size = self._known_tokens(span)
-            survival = self._odds.survival(span.source, span.match_length, size)
+            survival = self._odds.survival(span.source, span.match_length, self._known_tokens(span))
             if sum(survival) > sum(best_survival):
-                best, best_survival = Draft.chain(span.tokens[:size], span.origins[:size]), survival
-        return best, best_survival
+                best, best_survival = span, survival
+        if best is None:
+            return EMPTY, []
+        size = len(best_survival)
+        return Draft.chain(best.tokens[:size], self._credit(best)[:size]), best_survival
+
+    def _credit(self, best: Span) -> tuple[Origin, ...]:
+        """The origins of a span; what a better source proposed alike is credited to that source."""
+        first = next(span for span in self._proposals if span.tokens[0] == best.tokens[0])
+        pairs = zip(first.tokens, best.tokens, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        return first.origins[:shared] + best.origins[shared:]
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Learn from the tokens just committed, and move on behind them."""
