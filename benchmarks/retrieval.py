@@ -62,8 +62,11 @@ def measure(corpus: list[Paragraph], tokenizer: Tokenizer, *, titles: bool) -> d
         with Index.open(out) as index:
             assert index.manifest.passages == len(corpus)
             index.search("warm up", top_k=1)
-            rows = {mode: _recall(corpus, partial(_search, index, mode)) for mode in index.modes}
-            return {**rows, "relative_score": _recall(corpus, partial(_relative_score, index))}
+            searches: dict[str, Callable[[str], list[int]]] = {
+                mode: partial(_search, index, mode) for mode in index.modes
+            }
+            searches["relative_score"] = partial(_relative_score, index)
+            return {name: _recall(corpus, search) for name, search in searches.items()}
 
 
 def _recall(corpus: list[Paragraph], search: Callable[[str], list[int]]) -> dict[str, float]:

@@ -98,12 +98,12 @@ def _write_passages(
 
 
 def _write_vectors(directory: Path, store: PassageStore, embedder: Embedder, options: BuildOptions) -> None:
-    spread = np.linspace(0, len(store) - 1, training_sample_size(len(store))).astype(np.int64)
-    with _bar(options, desc="sampling", unit=" passages", total=len(spread)) as bar:
-        sample = np.concatenate(list(_embed(store, spread.tolist(), embedder, bar)))
-    with _bar(options, desc="vectors", unit=" passages", total=len(store)) as bar:
-        batches = _embed(store, range(len(store)), embedder, bar)
-        build_dense(batches, sample, len(store), directory / VECTORS_FILE)
+    total, size = len(store), training_sample_size(len(store))
+    with _bar(options, desc="vectors", unit=" passages", total=size + (total if size < total else 0)) as bar:
+        spread = (np.arange(size) * total // size).tolist()
+        sample = np.concatenate(list(_embed(store, spread, embedder, bar)))
+        batches = _embed(store, range(total), embedder, bar) if size < total else [sample]
+        build_dense(batches, sample, total, directory / VECTORS_FILE)
 
 
 def _embed(
