@@ -61,7 +61,6 @@ _FINISH_REASONS: "Mapping[FinishReason, pb.FinishReason.ValueType]" = {
     "stop_string": pb.FINISH_REASON_STOP_STRING,
     "length": pb.FINISH_REASON_LENGTH,
     "context_limit": pb.FINISH_REASON_CONTEXT_LIMIT,
-    "cancelled": pb.FINISH_REASON_CANCELLED,
 }
 
 
@@ -69,7 +68,7 @@ def request_to_proto(request: GenerateRequest) -> pb.GenerateRequest:
     """Translate a request.
 
     Raises:
-        InvalidRequestError: a value that the message cannot hold, such as max_tokens of 2**31.
+        InvalidRequestError: a value that the message cannot hold, such as max_tokens of 2**31 or a raw chat.
     """
     retrieval = request.retrieval
     try:
@@ -250,6 +249,8 @@ def _prompt_to_proto(request: GenerateRequest) -> dict[str, Any]:
     prompt = request.prompt
     if isinstance(prompt, str):
         return {"raw_text" if request.raw else "text": prompt}
+    if request.raw:  # no message could say so
+        raise InvalidRequestError("is for text; a chat and token ids go without", field="raw")
     if prompt and isinstance(prompt[0], Message):
         return {"chat": {"messages": [asdict(turn) for turn in cast("Sequence[Message]", prompt)]}}
     return {"token_ids": {"ids": prompt}}

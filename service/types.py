@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "stop_string", "length", "context_limit", "cancelled"]
+FinishReason = Literal["stop", "stop_string", "length", "context_limit"]
 SourceName = Literal["references", "prompt", "prediction", "output"]
 SearchMode = Literal["bm25", "dense", "hybrid"]
 Placement = Literal["prompt", "draft_only"]
@@ -78,7 +78,7 @@ class GenerateRequest:
     """
 
     prompt: str | Sequence[Message] | Sequence[int]
-    raw: bool = False  # a str prompt is tokenised as it stands, without the chat template
+    raw: bool = False  # a str prompt is tokenised as it stands, without the chat template; no other prompt can be raw
     references: Sequence[Reference] = ()
     prediction: str = ""  # the answer the caller expects, if there is one
     retrieval: Retrieval | None = None

@@ -80,6 +80,7 @@ def validate_retrieval(retrieval: Retrieval, *, query_required: bool = False) ->
 def _validate_prompt(request: GenerateRequest) -> None:
     prompt = request.prompt
     _require(len(prompt) > 0, "is empty", "prompt")
+    _require(isinstance(prompt, str) or not request.raw, "is for text; a chat and token ids go without", "raw")
     if isinstance(prompt, str):
         _utf8_length(prompt, "prompt")
         return

@@ -32,7 +32,7 @@ from refdraft.service.types import (
 from refdraft.v1 import refdraft_pb2 as pb
 
 MIXED: Any = [Message(role="user", content="a"), 3]
-FINISH_REASONS: tuple[FinishReason, ...] = ("stop", "stop_string", "length", "context_limit", "cancelled")
+FINISH_REASONS: tuple[FinishReason, ...] = ("stop", "stop_string", "length", "context_limit")
 
 counts = st.integers(0, 2**31 - 1)
 big_counts = st.integers(0, 2**63 - 1)
@@ -172,6 +172,7 @@ def test_no_sources_is_no_drafting() -> None:
         GenerateRequest(prompt="a", sampling=Sampling(max_tokens=2**40)),
         GenerateRequest(prompt="\ud800"),
         GenerateRequest(prompt=MIXED),
+        GenerateRequest(prompt=(Message(role="user", content="a"),), raw=True),
         GenerateRequest(prompt="a", drafting=Drafting(sources=("moon",))),  # type: ignore[arg-type]
         GenerateRequest(prompt="a", retrieval=Retrieval(index="i", mode="moon")),  # type: ignore[arg-type]
     ],

@@ -39,6 +39,8 @@ def references(*texts: str, prediction: str = "") -> GenerateRequest:
         (replace(GOOD, prompt=[1, -1]), "prompt"),
         (replace(GOOD, prompt=MIXED), "prompt"),
         (replace(GOOD, prompt="\udcff"), "prompt"),
+        (replace(GOOD, prompt=[1], raw=True), "raw"),
+        (replace(GOOD, prompt=[Message(role="user", content="a")], raw=True), "raw"),
         (sampling(max_tokens=0), "sampling.max_tokens"),
         (sampling(max_tokens=-1), "sampling.max_tokens"),
         (sampling(max_tokens=1001), "sampling.max_tokens"),

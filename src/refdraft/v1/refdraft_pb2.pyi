@@ -124,8 +124,6 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """The request's max_tokens."""
     FINISH_REASON_CONTEXT_LIMIT: _FinishReason.ValueType  # 4
     """The target's context limit."""
-    FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 5
-    """The request was cancelled."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why the output ended."""
@@ -140,8 +138,6 @@ FINISH_REASON_LENGTH: FinishReason.ValueType  # 3
 """The request's max_tokens."""
 FINISH_REASON_CONTEXT_LIMIT: FinishReason.ValueType  # 4
 """The target's context limit."""
-FINISH_REASON_CANCELLED: FinishReason.ValueType  # 5
-"""The request was cancelled."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
