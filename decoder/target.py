@@ -5,7 +5,9 @@ logits_to_keep)`, a 4-D boolean mask that is passed through to the attention fun
 `CacheLayerMixin` layers whose `update` decides what the attention sees.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.utils import logging
 
 from refdraft.decoder.batch import Batch
 from refdraft.errors import InvalidRequestError, NotFoundError, PreconditionError
@@ -154,9 +157,10 @@ class Target:
         config = _read_config(model)
         limit = _context_limit(config, context_limit)
         try:
-            loaded = AutoModelForCausalLM.from_pretrained(
-                model, dtype=getattr(torch, dtype), attn_implementation=_ATTENTION, trust_remote_code=False
-            )
+            with _bars_on_terminals_only():
+                loaded = AutoModelForCausalLM.from_pretrained(
+                    model, dtype=getattr(torch, dtype), attn_implementation=_ATTENTION, trust_remote_code=False
+                )
         except (OSError, ValueError) as error:
             raise NotFoundError(f"cannot load the weights of model {str(model)!r}: {_first_line(error)}") from error
         loaded.eval().to(device)
@@ -231,6 +235,19 @@ class Target:
             assert layer.values is not None
             layer.keys[slot, :, goal] = layer.keys[slot, :, source]
             layer.values[slot, :, goal] = layer.values[slot, :, source]
+
+
+@contextmanager
+def _bars_on_terminals_only() -> Iterator[None]:
+    """Keep transformers' progress bars out of pipes and logs; its setting is the whole process's, so give it back."""
+    hide = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
+    if hide:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if hide:
+            logging.enable_progress_bar()
 
 
 def _read_config(model: str | Path) -> Any:
