@@ -59,7 +59,7 @@ def build_index(
     with replacing(out, force=options.force) as directory:
         counts = _write_passages(directory, sources, tokenizer, options, report)
         store = PassageStore(directory, vocabulary_size=tokenizer.vocabulary_size, **counts)
-        with _bar(options, desc="words", unit=" passages", total=len(store), iterable=store) as passages:
+        with _bar(options, desc="BM25", unit=" passages", total=len(store), iterable=store) as passages:
             texts = (passage.search_text for passage in passages)
             build_bm25(texts, directory / BM25_DIRECTORY, progress=options.progress)
         embedder = WordLlamaEmbedder() if options.dense else None

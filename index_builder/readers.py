@@ -51,31 +51,32 @@ class Reader:
 
     def __iter__(self) -> Iterator[Document]:
         for path, name in self._files:
-            if path.stat().st_size == 0:
-                self._report(Problem(str(path), 1, "empty"))
-                continue
+            table = _TABLES.get(path.suffix.lower())
             try:
-                table = _TABLES.get(path.suffix.lower())
-                yield from self._rows(path, name, table) if table else self._text(path, name)
+                if path.stat().st_size == 0:
+                    self._report(Problem(str(path), 1, "empty"))
+                else:
+                    yield from self._rows(path, name, table) if table else self._text(path, name)
             except OSError as error:
                 self._report(Problem(str(path), 1, f"cannot be read ({error.strerror})"))
 
     def _text(self, path: Path, name: str) -> Iterator[Document]:
         raw = path.read_bytes()
         self._advance(len(raw))
+        if b"\0" in raw:
+            self._report(Problem(str(path), raw.count(b"\n", 0, raw.index(b"\0")) + 1, "binary"))
+            return
         try:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1
-            kind = "binary" if b"\0" in raw else f"not UTF-8 (byte 0x{raw[error.start]:02x})"
-            self._report(Problem(str(path), line, kind))
+            self._report(Problem(str(path), line, f"not UTF-8 (byte 0x{raw[error.start]:02x})"))
             return
         title = ""
         if path.suffix.lower() in _HTML:
             title, text = extract_html(text)
         elif path.suffix.lower() in _MARKDOWN:
-            heading = re.search(r"^#[ \t]+(\S.*?)[ \t#]*$", text, re.MULTILINE)
-            title = heading[1] if heading else ""
+            title = _first_heading(text)
         yield from self._checked(path, 1, Document(id=name, text=text, title=title))
 
     def _rows(
@@ -100,7 +101,6 @@ class Reader:
 
     def _checked(self, path: Path, line: int, document: Document) -> Iterator[Document]:
         if "\0" in document.text:
-            line += document.text.count("\n", 0, document.text.index("\0")) if line == 1 else 0
             self._report(Problem(str(path), line, "binary"))
         elif not document.text.strip():
             self._report(Problem(str(path), line, "empty"))
@@ -128,6 +128,15 @@ def _files(source: Path) -> Iterator[tuple[Path, str]]:
         hidden = any(part.startswith(".") for part in name.parts)
         if path.suffix.lower() in SUFFIXES and path.is_file() and not hidden:
             yield path, _name(name)
+
+
+def _first_heading(markdown: str) -> str:
+    heading = re.search(r"^#[ \t]+(\S.*)", markdown, re.MULTILINE)
+    if not heading:
+        return ""
+    title = heading[1].rstrip()
+    unmarked = title.rstrip("#")  # `# Title #` is `# Title`, but `# C#` keeps its own
+    return unmarked.rstrip() if unmarked.endswith((" ", "\t")) else title
 
 
 def _name(path: Path) -> str:

@@ -3,10 +3,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.index_builder.conftest import Read
 
 from refdraft.errors import InvalidRequestError, NotFoundError
 from refdraft.index_builder.documents import Columns, Document
+from tests.index_builder.conftest import Read
 
 
 def test_a_folder_is_read_recursively_in_order(tmp_path: Path, read: Read) -> None:
@@ -27,7 +27,8 @@ def test_text_stays_as_it_is(tmp_path: Path, read: Read) -> None:
 def test_markdown_takes_its_first_heading_as_title(tmp_path: Path, read: Read) -> None:
     (tmp_path / "a.md").write_text("intro\n\n# The *title* #\n\n## Part\n")
     (tmp_path / "b.md").write_text("no heading, #hashtag")
-    assert [document.title for document in read()[0]] == ["The *title*", ""]
+    (tmp_path / "c.md").write_bytes(b"# About C#\r\ntext")
+    assert [document.title for document in read()[0]] == ["The *title*", "", "About C#"]
 
 
 def test_html_keeps_what_a_reader_sees(tmp_path: Path, read: Read) -> None:
@@ -152,7 +153,7 @@ def test_parquet(tmp_path: Path, read: Read) -> None:
         (b"", "a.txt:1: empty"),
         (b" \n\t\r\n", "a.txt:1: empty"),
         (b"one\ntwo\n\xe9", "a.txt:3: not UTF-8 (byte 0xe9)"),
-        (b"\x89PNG\r\n\x1a\n\0\0", "a.txt:1: binary"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "a.txt:3: binary"),
         (b"one\ntw\0o", "a.txt:2: binary"),
         ("utf-16".encode("utf-16"), "a.txt:1: binary"),
     ],

@@ -3,7 +3,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.retriever.conftest import FACTS, fail
 
 from refdraft.errors import IndexFormatError, InvalidRequestError, NotFoundError, PreconditionError
 from refdraft.index_builder.build import BuildOptions, build_index
@@ -11,6 +10,7 @@ from refdraft.index_builder.verify import verify_index
 from refdraft.retriever.index import Index
 from refdraft.retriever.manifest import PARSED_FILES, Manifest
 from refdraft.retriever.tokenizer import Tokenizer
+from tests.retriever.conftest import FACTS, fail
 
 
 @pytest.fixture
