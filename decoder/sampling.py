@@ -26,10 +26,10 @@ class SamplingOptions:
 def uniform(seed: int, position: int) -> float:
     """The number in [0, 1) that decides the token at `position` of a request seeded with `seed`.
 
-    The first 64-bit word of Philox4x64-10 (Salmon et al. 2011, as numpy has it) under key (seed, 0) and
-    counter (position, 0, 0, 0), of which the upper 53 bits are used.
+    The upper 53 bits of the first 64-bit word of Philox4x64-10 (Salmon et al. 2011) under key (seed, 0) and
+    counter (position + 1, 0, 0, 0): numpy counts up before it draws.
     """
-    word = int(np.random.Philox(key=[seed, 0], counter=[position, 0, 0, 0]).random_raw())
+    word = int(np.random.Philox(key=seed, counter=position).random_raw())
     return (word >> 11) * 2.0**-53
 
 
