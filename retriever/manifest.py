@@ -136,8 +136,11 @@ class Manifest:
         checksum = body.pop("checksum", None)
         if checksum != _checksum({"format": FORMAT, "format_version": version, **body}):
             raise IndexFormatError(f"{directory / MANIFEST_FILE} was altered: rebuild the index")
-        files = {name: FileEntry(**entry) for name, entry in body.pop("files").items()}
-        return cls(files=files, **body)
+        try:
+            files = {name: FileEntry(**entry) for name, entry in body.pop("files").items()}
+            return cls(files=files, **body)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise IndexFormatError(f"{directory / MANIFEST_FILE} lacks entries: rebuild the index") from error
 
     def check_sizes(self, directory: Path) -> None:
         """Raise IndexFormatError unless every file is there at its full size."""

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -146,4 +147,16 @@ def test_a_manifest_edited_by_hand_is_refused(copied: Path) -> None:
     body["tokenizer_fingerprint"] = "0" * 64
     path.write_text(json.dumps(body))
     with pytest.raises(IndexFormatError, match="altered"):
+        Manifest.read(copied)
+
+
+@pytest.mark.parametrize("files", [None, [], {"../../etc/passwd": {"size": 1, "sha256": "0"}}, {"text.bin": {}}])
+def test_a_manifest_made_up_with_a_right_checksum_is_refused(copied: Path, files: object) -> None:
+    path = copied / "manifest.json"
+    body = json.loads(path.read_text())
+    del body["checksum"]
+    body["files"] = files
+    body["checksum"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(body))
+    with pytest.raises(IndexFormatError, match=r"lacks entries|wrong files"):
         Manifest.read(copied)
