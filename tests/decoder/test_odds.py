@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from refdraft.decoder.odds import SurvivalOdds
@@ -6,7 +8,7 @@ from refdraft.decoder.odds import SurvivalOdds
 def test_the_chance_falls_along_a_span_and_rises_with_the_match() -> None:
     odds = SurvivalOdds()
     chances = odds.survival("references", 1, 40)
-    assert all(0 < later < earlier < 1 for earlier, later in zip(chances, chances[1:], strict=False))
+    assert all(0 < later < earlier < 1 for earlier, later in pairwise(chances))
     firsts = [odds.survival("references", length, 1)[0] for length in range(1, 40)]
     assert firsts == sorted(firsts)
     assert firsts[0] < firsts[-1]

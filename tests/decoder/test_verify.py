@@ -17,7 +17,7 @@ def paths(draft: Draft) -> set[tuple[int, ...]]:
     """The token strings that the tree holds, the empty one included."""
     found: list[tuple[int, ...]] = []
     for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        found.append(((*found[parent], token) if parent >= 0 else (token,)))
+        found.append((*found[parent], token) if parent >= 0 else (token,))
     return {(), *found}
 
 
