@@ -32,10 +32,10 @@ class ChunkOptions:
 
     def __post_init__(self) -> None:
         if self.passage_tokens < 16:
-            raise InvalidRequestError(f"is {self.passage_tokens}: at least 16", field="passage-tokens")
+            raise InvalidRequestError(f"must be at least 16, not {self.passage_tokens}", field="passage-tokens")
         if not 0 <= self.overlap_tokens <= self.passage_tokens // 2:
             raise InvalidRequestError(
-                f"is {self.overlap_tokens}: from 0 to half of passage-tokens", field="overlap-tokens"
+                f"must be from 0 to half of passage-tokens, not {self.overlap_tokens}", field="overlap-tokens"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +26,7 @@ def build_bm25(texts: Iterable[str], directory: Path, *, progress: bool = False)
     """Score every word of every text and save the arrays in `directory`; nothing is pickled."""
     import bm25s
 
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when imported
     vocabulary = {"": 0}  # never a word; keeps the arrays valid when no text has a word at all
     corpus = [array("I", (vocabulary.setdefault(word, len(vocabulary)) for word in words(text))) for text in texts]
     model = bm25s.BM25(method="lucene", backend="numpy")

@@ -89,7 +89,7 @@ class Index:
         _check_query(query, top_k)
         chosen = mode or self.modes[-1]
         if chosen not in ("bm25", "dense", "hybrid"):
-            raise InvalidRequestError(f"{chosen!r} is none of bm25, dense, hybrid", field="mode")
+            raise InvalidRequestError(f"must be bm25, dense or hybrid, not {chosen!r}", field="mode")
         if chosen not in self._retrievers:
             raise PreconditionError(
                 f"index {self.name} has no vectors for {chosen} search: use bm25, or rebuild without --no-dense"
@@ -125,10 +125,10 @@ def _retrievers(directory: Path, manifest: Manifest) -> dict[SearchMode, Retriev
 
 def _check_query(query: str, top_k: int) -> None:
     if not query.strip():
-        raise InvalidRequestError("is empty: say what to look for", field="query")
+        raise InvalidRequestError("must not be empty", field="query")
     try:
         query.encode()
     except UnicodeEncodeError as error:
-        raise InvalidRequestError("holds a lone surrogate, which is no text", field="query") from error
+        raise InvalidRequestError("must not hold a lone surrogate", field="query") from error
     if top_k < 1:
-        raise InvalidRequestError(f"is {top_k}: ask for at least 1", field="top_k")
+        raise InvalidRequestError(f"must be at least 1, not {top_k}", field="top_k")
