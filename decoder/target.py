@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -156,13 +157,7 @@ class Target:
         """
         config = _read_config(model)
         limit = _context_limit(config, context_limit)
-        try:
-            with _bars_on_terminals_only():
-                loaded = AutoModelForCausalLM.from_pretrained(
-                    model, dtype=getattr(torch, dtype), attn_implementation=_ATTENTION, trust_remote_code=False
-                )
-        except (OSError, ValueError) as error:
-            raise NotFoundError(f"cannot load the weights of model {str(model)!r}: {_first_line(error)}") from error
+        loaded = _load_weights(model, dtype)
         loaded.eval().to(device)
         return cls(loaded, slots=slots, context_limit=limit, max_width=max_width)
 
@@ -265,12 +260,40 @@ def _read_config(model: str | Path) -> Any:
     return config
 
 
+def _load_weights(model: str | Path, dtype: str) -> Any:
+    try:
+        with _bars_on_terminals_only():
+            loading: Any = AutoModelForCausalLM.from_pretrained(
+                model,
+                dtype=getattr(torch, dtype),
+                attn_implementation=_ATTENTION,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise NotFoundError(f"cannot load the weights of model {str(model)!r}: {_first_line(error)}") from error
+    loaded, report = loading
+    if missing := sorted(report["missing_keys"]):  # transformers has filled them with random numbers
+        raise NotFoundError(
+            f"cannot load the weights of model {str(model)!r}: {len(missing)} are missing ({missing[0]})"
+        )
+    return loaded
+
+
 def _context_limit(config: Any, wanted: int | None) -> int:
-    """A sliding window bounds the context: up to its length it is plain causal attention."""
+    """The context within which a token's logits depend on nothing but its past.
+
+    A sliding window bounds it: up to its length it is plain causal attention. So does LongRoPE, which changes
+    the frequencies of a whole pass as soon as one token in it, a neighbour's or a drafted one, lies beyond the
+    original length.
+    """
     most = int(config.max_position_embeddings)
     window = getattr(config, "sliding_window", None)
     if window and getattr(config, "use_sliding_window", True):
         most = min(most, int(window))
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        most = min(most, int(rope["original_max_position_embeddings"]))
     if wanted is None:
         return min(most, 4096)
     if wanted > most:
