@@ -1,11 +1,12 @@
 """The `refdraft` command: one file a command, one place for errors and exit codes.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Command modules import what is heavy when they
-run, so that `refdraft --help` is quick and works without the serve extra.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 nobody reads the output. Command modules
+import what is heavy when they run, so that `refdraft --help` is quick and works without the serve extra.
 """
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,8 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         code: int = args.run(args)
+        sys.stdout.flush()  # here, where it can still be told that nobody reads
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # As in `refdraft generate | head`: what is left goes nowhere, or Python would complain of it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Exception as error:
         if args.debug:
             raise
@@ -35,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     import refdraft
     from refdraft.index_builder import cli as index
-    from refdraft.service import bench, generate, serve
+    from refdraft.service import bench, demo, generate, serve
 
     parser = argparse.ArgumentParser(
         prog="refdraft",
@@ -44,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"refdraft {refdraft.__version__}")
     parser.add_argument("--debug", action="store_true", help="log everything and show tracebacks")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    for command in (generate, serve, bench):
+    for command in (demo, generate, serve, bench):
         command.add_parser(commands)
     index.add_parser(commands, default_tokenizer=_default_model_directory)
     _add_model_parser(commands)

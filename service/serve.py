@@ -27,8 +27,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal."""
-    from refdraft.service.pipeline import Pipeline
-    from refdraft.service.server import serve
+    from refdraft.service.server import check_address, serve
+
+    check_address(args.host, args.port)
+    from refdraft.service.pipeline import Pipeline  # slow to import, hence not before
 
     with Pipeline.load(args.model, indexes=dict(args.index), config=pipeline_config(args)) as pipeline:
         asyncio.run(serve(pipeline, host=args.host, port=args.port))

@@ -67,19 +67,27 @@ class Server:
         await self._server.stop(drain_s)
 
     def _bind(self) -> str:
+        check_address(self._host, self._port)  # gRPC would tell of a taken port on stderr and in its own words
+        host = f"[{self._host}]" if ":" in self._host else self._host
         try:
-            # gRPC tells of a taken port on stderr and in its own words, so the system is asked first.
-            family, *_, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
-            with socket.socket(family) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((address[0], self._port))
-            host = f"[{self._host}]" if ":" in self._host else self._host
             return f"{host}:{self._server.add_insecure_port(f'{host}:{self._port}')}"
-        except (OSError, OverflowError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise UnavailableError(
-                f"cannot listen on {self._host}, port {self._port}: {reason}; choose another --port or --host"
-            ) from None
+        except RuntimeError as error:
+            raise _cannot_listen(self._host, self._port, error) from None
+
+
+def check_address(host: str, port: int) -> None:
+    """Bind an address and let it go again, to learn of a taken port before a model is loaded.
+
+    Raises:
+        UnavailableError: the address cannot be bound.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address[0], port))
+    except (OSError, OverflowError) as error:
+        raise _cannot_listen(host, port, error) from None
 
 
 async def serve(pipeline: Generator, *, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> None:
@@ -100,6 +108,11 @@ async def serve(pipeline: Generator, *, host: str = DEFAULT_HOST, port: int = DE
         loop.remove_signal_handler(number)
     logger.info("stopping: running answers have %g s to finish", DRAIN_S)
     await server.stop()
+
+
+def _cannot_listen(host: str, port: int, error: Exception) -> UnavailableError:
+    reason = getattr(error, "strerror", None) or error
+    return UnavailableError(f"cannot listen on {host}, port {port}: {reason}; choose another --port or --host")
 
 
 def _is_loopback(host: str) -> bool:

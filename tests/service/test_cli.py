@@ -1,8 +1,11 @@
 """The command line as a user meets it: output, exit codes, one-line errors."""
 
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -114,6 +117,35 @@ def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments:
         main(arguments)
     assert caught.value.code == 2
     assert "usage: refdraft" in capsys.readouterr().err
+
+
+@contextmanager
+def endless_answer(service: Service) -> Iterator[subprocess.Popen[str]]:
+    """A process in the midst of an answer that has no end."""
+    code = "import sys; from refdraft.service.cli import main; sys.exit(main())"
+    arguments = ["generate", "--server", service.address, "--prompt", "endless"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(3) == "and"
+        yield process
+
+
+def test_a_reader_that_leaves_ends_it_without_a_word(service: Service) -> None:
+    with endless_answer(service) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait(10) == 141
+        assert process.stderr.read() == ""
+
+
+def test_an_interrupt_ends_an_answer_without_a_word(service: Service) -> None:
+    with endless_answer(service) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=10)[1] == ""
+        assert process.returncode == 130
 
 
 def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,10 @@ def test_a_server_and_a_pipeline_here_give_the_same_answer(
     assert plain["drafting"]["drafted_tokens"] == 0
 
 
-def test_a_port_in_use_is_one_line(tiny_model_directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_one_line_before_a_model_is_loaded(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert main(["serve", "--model", str(tiny_model_directory), "--port", port, "--threads", "1"]) == 1
+        assert main(["serve", "--model", "no-such-model", "--port", port]) == 1
     assert capfd.readouterr().err.splitlines()[-1] == (
         f"refdraft: cannot listen on 127.0.0.1, port {port}: Address already in use; choose another --port or --host"
     )
