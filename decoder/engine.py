@@ -38,7 +38,8 @@ class EngineConfig:
 
     Attributes:
         numerics: "strict" runs every decode pass in one shape, so that logits are bit-identical with and without
-            drafts; "fast" takes the cheapest shape.
+            drafts, as long as these are chains (a branch lies in other cells of the cache, and float sums mind
+            their order); "fast" takes the cheapest shape.
         max_draft_tokens: drafted tokens a row at most, whatever a request asks for; the width of a strict pass
             is one more.
         prefill_chunk: prompt tokens a prefill pass; decode steps of the others run between the chunks.
@@ -256,6 +257,7 @@ class Engine:
                     break
         except Exception as error:  # a stop rule or the logits are at fault: this request alone fails
             self._slots[index] = None
+            self.target.clear(index)
             slot.listener(error)
             return
         origins: list[Origin | None] = [draft.origins[node] for node in path]

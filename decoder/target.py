@@ -231,6 +231,14 @@ class Target:
             layer.keys[slot, :, goal] = layer.keys[slot, :, source]
             layer.values[slot, :, goal] = layer.values[slot, :, source]
 
+    @torch.inference_mode()
+    def clear(self, slot: int) -> None:
+        """Zero a row of the cache: a NaN that a failed request left would spread, as 0 times NaN is NaN."""
+        for layer in self._layers:
+            if layer.keys is not None and layer.values is not None:
+                layer.keys[slot] = 0
+                layer.values[slot] = 0
+
 
 @contextmanager
 def _bars_on_terminals_only() -> Iterator[None]:
