@@ -51,8 +51,10 @@ class Answer:
             self._finish_reason = commit.finish_reason
             self._statistics = commit.statistics or DecodeStatistics()
             output.finish()
-            if commit.finish_reason == "stop_string":
-                output.cut(find_stop(output.text, self._job.stops))
+            end = find_stop(output.text, self._job.stops)
+            if end < len(output.text):  # a stop string may also come to light with the last, unfinished character
+                output.cut(end)
+                self._finish_reason = "stop_string"
             return self._delta(len(output.text), len(output.spans))
         certain = len(output.text) - unfinished_stop(output.text, self._job.stops)
         tokens = self._sent_tokens
