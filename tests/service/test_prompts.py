@@ -1,0 +1,106 @@
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from refdraft.errors import InvalidRequestError
+from refdraft.service.prompts import PromptEncoder, place_passages, prompt_query
+from refdraft.service.types import GenerateRequest, Message, Passage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+PASSAGES = (
+    Passage(document_id="a", title="Otters", text="They hold hands.", start=0, score=2.0),
+    Passage(document_id="b", title="", text="A {curly} text.", start=0, score=1.0),
+)
+CHAT = (
+    Message(role="system", content="Be short."),
+    Message(role="user", content="First?"),
+    Message(role="assistant", content="Yes."),
+    Message(role="user", content="Second?"),
+)
+
+
+@pytest.fixture
+def encoder(tiny_tokenizer: "PreTrainedTokenizerFast") -> PromptEncoder:
+    return PromptEncoder(tiny_tokenizer, 512)
+
+
+@pytest.fixture
+def without_template(tiny_tokenizer: "PreTrainedTokenizerFast", monkeypatch: pytest.MonkeyPatch) -> PromptEncoder:
+    monkeypatch.setattr(tiny_tokenizer, "chat_template", None)
+    return PromptEncoder(tiny_tokenizer, 512)
+
+
+def written(tokenizer: "PreTrainedTokenizerFast", ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids)))
+
+
+def test_text_is_one_user_turn(encoder: PromptEncoder, tiny_tokenizer: "PreTrainedTokenizerFast") -> None:
+    ids = encoder.encode(GenerateRequest(prompt="Hello"))
+    assert written(tiny_tokenizer, ids) == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    assert ids == encoder.encode(GenerateRequest(prompt=[Message(role="user", content="Hello")]))
+
+
+def test_raw_text_and_ids_stand_as_they_are(encoder: PromptEncoder, tiny_tokenizer: "PreTrainedTokenizerFast") -> None:
+    ids = encoder.encode(GenerateRequest(prompt="Hello", raw=True))
+    assert written(tiny_tokenizer, ids) == "Hello"
+    assert encoder.encode(GenerateRequest(prompt=[3, 511, 0])) == [3, 511, 0]
+
+
+def test_text_for_a_target_without_a_template_is_raw(
+    without_template: PromptEncoder, tiny_tokenizer: "PreTrainedTokenizerFast"
+) -> None:
+    assert written(tiny_tokenizer, without_template.encode(GenerateRequest(prompt="Hello"))) == "Hello"
+    with pytest.raises(InvalidRequestError, match="prompt: the target has no chat template"):
+        without_template.encode(GenerateRequest(prompt=CHAT))
+
+
+def test_passages_stand_before_the_last_user_turn(
+    encoder: PromptEncoder, tiny_tokenizer: "PreTrainedTokenizerFast"
+) -> None:
+    placed = "Use these passages to answer.\n\nOtters\nThey hold hands.\n\nA {curly} text.\n\n{}?"
+    assert place_passages("{}?", PASSAGES) == placed
+    assert place_passages("{}?", ()) == "{}?"
+    for prompt in ("Second?", CHAT):
+        text = written(tiny_tokenizer, encoder.encode(GenerateRequest(prompt=prompt), PASSAGES))
+        assert f"<|im_start|>user\n{placed.replace('{}?', 'Second?')}<|im_end|>" in text
+        assert text.count("They hold hands.") == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "passages", "message"),
+    [
+        ([3, 512], (), "prompt: token id 512 is beyond the target's vocabulary of 512"),
+        ([3], PASSAGES, "retrieval.placement: passages cannot be placed into token ids"),
+        ([CHAT[0]], PASSAGES, "prompt: the chat holds no user turn"),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused(
+    encoder: PromptEncoder, prompt: Sequence[Message] | Sequence[int], passages: Sequence[Passage], message: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        encoder.encode(GenerateRequest(prompt=prompt), passages)
+
+
+def test_a_template_may_refuse_a_chat(
+    tiny_tokenizer: "PreTrainedTokenizerFast", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(
+        InvalidRequestError, match="prompt: the target's chat template refuses it: roles must alternate"
+    ):
+        PromptEncoder(tiny_tokenizer, 512).encode(GenerateRequest(prompt=CHAT))
+
+
+def test_raw_text_without_a_token_is_refused(tiny_tokenizer: "PreTrainedTokenizerFast") -> None:
+    with pytest.raises(InvalidRequestError, match="prompt: holds no token"):
+        PromptEncoder(tiny_tokenizer, 512).encode(GenerateRequest(prompt="", raw=True))
+
+
+def test_the_query_is_the_text_or_the_last_user_turn() -> None:
+    assert prompt_query(GenerateRequest(prompt="What?")) == "What?"
+    assert prompt_query(GenerateRequest(prompt=CHAT)) == "Second?"
+    with pytest.raises(InvalidRequestError, match=r"retrieval\.query: token ids cannot be searched for"):
+        prompt_query(GenerateRequest(prompt=[1, 2]))
