@@ -40,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.budget < 0:
         raise InvalidRequestError(f"must not be negative, as {args.budget} is", field="--budget")
+    if args.limit is not None and args.limit < 1:
+        raise InvalidRequestError(f"must be at least 1, not {args.limit}", field="--limit")
     traces = list(_read_traces(args.data, Tokenizer.load(args.tokenizer or default_model_directory()), args.limit))
     results = {name: _replay(name, traces, method) for name, method in _methods(args.budget).items()}
     report = {
@@ -61,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _methods(budget: int) -> "dict[str, Callable[[Trace], Method]]":
     from refdraft.decoder import replay
-    from refdraft.decoder.odds import SurvivalOdds
+    from refdraft.decoder.odds import AcceptanceRates
 
-    odds = SurvivalOdds()
+    rates = AcceptanceRates()
     return {
-        "refdraft": lambda trace: replay.RefdraftMethod(trace, budget=budget, odds=odds),
+        "refdraft": lambda trace: replay.RefdraftMethod(trace, budget=budget, rates=rates),
         "prompt_lookup": lambda trace: replay.PromptLookupMethod(trace, budget=budget),
         "copy_oracle": lambda trace: replay.CopyOracleMethod(trace, budget=budget),
     }

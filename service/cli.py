@@ -78,6 +78,8 @@ def _default_model_directory() -> Path:
 def _explanation(error: Exception) -> str:
     if isinstance(error, RefdraftError):
         return str(error)
+    if isinstance(error, OSError) and error.filename:  # a full disk, a folder that may not be written
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("refdraft"):
         return f"this command needs {error.name}; pip install 'refdraft[serve]'"
     return f"unexpected {type(error).__name__}: {error}; `refdraft --debug ...` shows where"

@@ -29,13 +29,26 @@ _INDEX = "python"
 _PASSAGE_TOKENS = 192  # short passages, which a small target quotes better
 _TITLE_WIDTH = 40
 
+# Each with what to retrieve for it. Worded for the default target, which is small and quotes not every time.
 _QUESTIONS = (
-    "What does the break statement do?",
-    "What does the pass statement do?",
-    "When is the finally clause executed?",
-    "What does the yield expression do?",
+    (
+        "What does the manual say about the with statement? Quote it.",
+        Retrieval(index=_INDEX, query="the with statement", top_k=1),
+    ),
+    (
+        "When is the else clause of a try statement executed? Quote the sentence that says so.",
+        Retrieval(index=_INDEX, top_k=2),
+    ),
+    (
+        "Write out the passage about generator expressions in full, without changes.",
+        Retrieval(index=_INDEX, top_k=1),
+    ),
+    (
+        "Copy the sentences of the passages that answer this question: What happens when a yield expression is "
+        "evaluated?",
+        Retrieval(index=_INDEX, top_k=1),
+    ),
 )
-_QUOTE = "{} Answer with sentences of the passages, word for word."
 _DRAFTS = (
     "The function return a list of all the name that was found in the file, and it raise an error if the file do "
     "not exist.",
@@ -111,15 +124,8 @@ def make_tasks(max_tokens: int) -> list[Task]:
     """Questions that the manual answers, then sentences to correct; the last question is sampled."""
     greedy = Sampling(max_tokens=max_tokens)
     tasks = [
-        Task(
-            title=question,
-            request=GenerateRequest(
-                prompt=_QUOTE.format(question),
-                retrieval=Retrieval(index=_INDEX, top_k=1, query=question),
-                sampling=greedy,
-            ),
-        )
-        for question in _QUESTIONS
+        Task(title=question, request=GenerateRequest(prompt=question, retrieval=retrieval, sampling=greedy))
+        for question, retrieval in _QUESTIONS
     ]
     sampled = Sampling(max_tokens=max_tokens, temperature=0.7, top_p=0.9, seed=7)
     last = tasks[-1]
@@ -254,7 +260,7 @@ def _serving(pipeline: "Pipeline") -> Iterator[str]:
     thread.start()
     try:
         yield asyncio.run_coroutine_threadsafe(server.start(), loop).result()
-        asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
+        asyncio.run_coroutine_threadsafe(server.stop(drain_s=1), loop).result()
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()

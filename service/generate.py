@@ -55,11 +55,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(args: argparse.Namespace) -> int:
     """Answer and print."""
-    if args.server and (args.model or hasattr(args, "dtype") or hasattr(args, "threads")):
+    if args.server is not None and (args.model or hasattr(args, "dtype") or hasattr(args, "threads")):
         args.usage_error("--server has its own model: leave out --model, --dtype and --threads")
+    if args.server == "":
+        args.usage_error("--server needs an address, HOST:PORT")
     request = _request(args)
     show = _print_json if args.json else _Screen(colour=not args.no_color and wants_colour(sys.stdout)).show
-    if args.server:
+    if args.server is not None:
         _ask_server(args.server, request, show)
     else:
         _ask_pipeline(args, request, show)

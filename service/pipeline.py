@@ -16,7 +16,7 @@ from refdraft.decoder.engine import Engine, EngineConfig
 from refdraft.decoder.request import DecodeRequest
 from refdraft.decoder.sampling import SamplingOptions
 from refdraft.decoder.target import Target
-from refdraft.errors import NotFoundError
+from refdraft.errors import InvalidRequestError, NotFoundError
 from refdraft.retriever.index import Index
 from refdraft.retriever.ranker import rank_texts
 from refdraft.retriever.tokenizer import Tokenizer
@@ -258,6 +258,10 @@ def _placement(config: PipelineConfig) -> tuple[str, str]:
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:  # torch raises either, by the kind of device
+        raise InvalidRequestError(f"torch cannot use {device!r} here", field="device") from error
     dtype = config.dtype
     if dtype == "auto":
         dtype = "float32" if device == "cpu" else "bfloat16"

@@ -22,11 +22,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--host", default=DEFAULT_HOST, help="address to bind; default: %(default)s")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="0 lets the system choose; default: %(default)s")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal."""
+    names = [name for name, _ in args.index]
+    if twice := {name for name in names if names.count(name) > 1}:
+        args.usage_error(f"--index names {', '.join(sorted(twice))} twice: give each index a name of its own")
     from refdraft.service.server import check_address, serve
 
     check_address(args.host, args.port)

@@ -85,6 +85,28 @@ def test_bad_values_are_one_line(
     assert words in failure(capsys, *arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--port", "0", "--device", "moon", "--model", "."], "device: torch cannot use 'moon' here"),
+        (["serve", "--port", "70000"], "cannot listen on 127.0.0.1, port 70000"),
+        (["bench", "drafts", "--data", "none", "--limit", "0"], "--limit"),
+        (["index", "build", "none", "--tokenizer", "none", "--out", "none"], "none/tokenizer.json does not exist"),
+    ],
+)
+def test_bad_options_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    assert words in failure(capsys, *arguments)
+
+
+def test_a_folder_that_may_not_be_made_is_one_line(
+    tiny_model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("words", encoding="utf-8")
+    source, out = str(tmp_path / "a.txt"), "/proc/no/where"
+    message = failure(capsys, "index", "build", source, "--tokenizer", str(tiny_model_directory), "--out", out)
+    assert message == "refdraft: /proc/no: No such file or directory\n"
+
+
 def test_references_that_are_not_utf8_are_refused_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "latin.txt"
     file.write_bytes(b"caf\xe9")
@@ -107,8 +129,10 @@ def test_no_server_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         ["generate", "--prompt", "a", "--max-tokens", "many"],
         ["generate", "--prompt", "a", "--mode", "moon"],
         ["generate", "--prompt", "a", "--server", "localhost:1", "--dtype", "float32"],
+        ["generate", "--prompt", "a", "--server", ""],
         ["serve", "--numerics", "moon"],
         ["serve", "--index", "docs"],
+        ["serve", "--index", "docs=a", "--index", "docs=b"],
         ["model"],
     ],
 )
