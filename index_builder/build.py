@@ -84,11 +84,11 @@ def build_index(
 def _write_passages(
     directory: Path, sources: Sequence[Path], tokenizer: Tokenizer, options: BuildOptions, report: Report
 ) -> dict[str, int]:
-    bar = _bar(options, desc="reading", unit="B", unit_scale=True)
-    reader = Reader(sources, options.columns, report, bar.update)
-    bar.reset(reader.total_size)
     chunker = Chunker(tokenizer, options.chunks)
-    with PassageWriter(directory, tokenizer.vocabulary_size) as writer, bar:
+    bar = _bar(options, desc="reading", unit="B", unit_scale=True)
+    with bar, PassageWriter(directory, tokenizer.vocabulary_size) as writer:
+        reader = Reader(sources, options.columns, report, bar.update)
+        bar.reset(reader.total_size)
         for document in reader:
             writer.add(document, chunker.chunks(document.text))
     if not writer.passages:

@@ -87,7 +87,7 @@ def _build(arguments: argparse.Namespace) -> int:
         ),
         dense=not arguments.no_dense,
         force=arguments.force,
-        progress=not arguments.quiet,
+        progress=not arguments.quiet and sys.stderr.isatty(),
     )
     started = time.monotonic()
     tokenizer = Tokenizer.load(arguments.tokenizer or arguments.default_tokenizer())
