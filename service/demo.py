@@ -40,8 +40,8 @@ _QUESTIONS = (
         Retrieval(index=_INDEX, top_k=2),
     ),
     (
-        "Write out the passage about generator expressions in full, without changes.",
-        Retrieval(index=_INDEX, top_k=1),
+        "Write out the passage about generator functions in full, without changes.",
+        Retrieval(index=_INDEX, query="return in generator functions", top_k=1),
     ),
     (
         "Copy the sentences of the passages that answer this question: What happens when a yield expression is "
