@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from refdraft.decoder.draft import EMPTY, Draft, Origin
-from refdraft.decoder.odds import SurvivalOdds
+from refdraft.decoder.odds import AcceptanceRates, SurvivalOdds
 from refdraft.decoder.sources import ContextSource, DocumentSource, Span
 
 
@@ -17,7 +17,7 @@ class Drafter:
         copy_prompt: whether spans may be copied from the prompt.
         copy_output: whether spans may be copied from the output so far.
         vocabulary_size: a span ends before the first id that the target does not know.
-        odds: what is known of the sources' reliability across requests; learned from and added to.
+        rates: how reliable the sources were across requests; learned from and added to.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Drafter:
         copy_prompt: bool = True,
         copy_output: bool = True,
         vocabulary_size: int,
-        odds: SurvivalOdds | None = None,
+        rates: AcceptanceRates,
     ) -> None:
         sources = [DocumentSource(name, texts) for name, texts in documents.items()]
         for source in sources:
@@ -37,7 +37,7 @@ class Drafter:
         self._sources: list[DocumentSource | ContextSource] = [*sources]
         if copy_prompt or copy_output:
             self._sources.append(ContextSource(prompt, copy_prompt=copy_prompt, copy_output=copy_output))
-        self._odds = SurvivalOdds(odds)
+        self._odds = SurvivalOdds(rates)
         self._vocabulary_size = vocabulary_size
         self._proposals: list[Span] = []
 

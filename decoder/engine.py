@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from refdraft.decoder.batch import Batch, Row
 from refdraft.decoder.draft import EMPTY, Draft, Origin
 from refdraft.decoder.drafter import Drafter
-from refdraft.decoder.odds import SurvivalOdds
+from refdraft.decoder.odds import AcceptanceRates
 from refdraft.decoder.planner import PassCost, plan_width
 from refdraft.decoder.request import Commit, DecodeRequest, DecodeStatistics, FinishReason
 from refdraft.decoder.sampling import choose
@@ -47,7 +47,7 @@ class EngineConfig:
 
     numerics: Literal["strict", "fast"] = "fast"
     max_draft_tokens: int = 32
-    prefill_chunk: int = 256
+    prefill_chunk: int = 512
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Engine:
     def __init__(self, target: Target, config: EngineConfig = EngineConfig()) -> None:
         self.target, self.config = target, config
         self.cost = PassCost()
-        self.odds = SurvivalOdds()
+        self.rates = AcceptanceRates()
         self.waiting: deque[Slot] = deque()
         self._slots: list[Slot | None] = [None] * target.slots
 
@@ -105,7 +105,7 @@ class Engine:
                 copy_prompt=request.copy_prompt,
                 copy_output=request.copy_output,
                 vocabulary_size=self.target.vocabulary_size,
-                odds=self.odds,
+                rates=self.rates,
             )
         except Exception:
             log.exception("building a drafter failed; the request is decoded plainly")

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from refdraft.decoder.automaton import SuffixAutomaton
 from refdraft.decoder.drafter import Drafter
-from refdraft.decoder.odds import SurvivalOdds
+from refdraft.decoder.odds import AcceptanceRates
 from refdraft.decoder.verify import verify
 
 ORACLE_SPAN = 16  # tokens the copy-oracle may copy at a step
@@ -68,12 +68,14 @@ class RefdraftMethod:
     Args:
         trace: what to replay.
         budget: draft nodes a step at most.
-        odds: shared by the traces of a run, as requests to a server share them.
+        rates: shared by the traces of a run, as requests to a server share them.
     """
 
-    def __init__(self, trace: Trace, *, budget: int, odds: SurvivalOdds) -> None:
+    def __init__(self, trace: Trace, *, budget: int, rates: AcceptanceRates) -> None:
         largest = max((max(ids, default=0) for ids in (trace.prompt, trace.output, *trace.references)), default=0)
-        self._drafter = Drafter(trace.prompt, {"references": trace.references}, vocabulary_size=largest + 1, odds=odds)
+        self._drafter = Drafter(
+            trace.prompt, {"references": trace.references}, vocabulary_size=largest + 1, rates=rates
+        )
         self._output, self._budget = trace.output, budget
         self._drafter.observe(trace.output[:1])
 
