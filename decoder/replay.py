@@ -136,8 +136,10 @@ class CopyOracleMethod:
         self._limit = min(ORACLE_SPAN, budget)
         self._output, self._known = trace.output, 0
         self._text = SuffixAutomaton()
-        for document in (*trace.references, trace.prompt):
+        for document in trace.references:
             self._text.add_document(document)
+        for token in trace.prompt:  # the output will run on behind it without a border
+            self._text.append(token)
 
     def step(self, position: int) -> tuple[int, int]:
         """See `Method`."""
