@@ -72,10 +72,8 @@ class RefdraftMethod:
     """
 
     def __init__(self, trace: Trace, *, budget: int, rates: AcceptanceRates) -> None:
-        largest = max((max(ids, default=0) for ids in (trace.prompt, trace.output, *trace.references)), default=0)
-        self._drafter = Drafter(
-            trace.prompt, {"references": trace.references}, vocabulary_size=largest + 1, rates=rates
-        )
+        size = 1 + max(max(ids, default=0) for ids in (trace.prompt, trace.output, *trace.references))
+        self._drafter = Drafter(trace.prompt, {"references": trace.references}, vocabulary_size=size, rates=rates)
         self._output, self._budget = trace.output, budget
         self._drafter.observe(trace.output[:1])
 
