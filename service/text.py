@@ -26,17 +26,14 @@ class OutputText:
 
     def push(self, token: int) -> None:
         """Take the next token."""
-        settled = len(self.spans)
         self.token_ids.append(token)
-        known = self._tokenizer.decode(self.token_ids[self._before : settled])
-        text = self._tokenizer.decode(self.token_ids[self._before :])
-        if len(text) > len(known) and not text.endswith("\ufffd"):
-            self._before = settled
-            self._settle(text[len(known) :])
+        piece = self._unsettled()
+        if piece and not piece.endswith("\ufffd"):
+            self._settle(piece)
 
     def finish(self) -> None:
         """No token comes any more: bytes of a character that was never completed become U+FFFD."""
-        self._settle(self._tokenizer.decode(self.token_ids)[len(self.text) :])
+        self._settle(self._unsettled())
 
     def cut(self, length: int) -> None:
         """Keep `length` characters, and the tokens that contributed to them."""
@@ -45,8 +42,13 @@ class OutputText:
         self.spans = kept
         del self.token_ids[len(kept) :]
 
+    def _unsettled(self) -> str:
+        """The text of the tokens behind those whose text is certain."""
+        known = self._tokenizer.decode(self.token_ids[self._before : len(self.spans)])
+        return self._tokenizer.decode(self.token_ids[self._before :])[len(known) :]
+
     def _settle(self, piece: str) -> None:
-        start = len(self.text)
+        start, self._before = len(self.text), len(self.spans)
         self.text += piece
         self.spans += [(start, len(self.text))] * (len(self.token_ids) - len(self.spans))
 
