@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models
 
@@ -72,6 +72,7 @@ def test_any_ids_grow_to_what_the_tokenizer_decodes(tiny_tokenizer: "PreTrainedT
 
 @settings(deadline=None, max_examples=300, derandomize=True)
 @given(st.lists(st.integers(0, len(PIECES) - 1), max_size=30))
+@example([196, 130, 2, 130, 264])  # a character of two bytes, one of one byte, a byte of none, text
 def test_a_byte_fallback_never_takes_back_what_was_shown(token_ids: list[int]) -> None:
     """Its decoder turns whole characters to U+FFFD when a broken one follows: here these stay as they were."""
     tokenizer = Tokenizer(byte_fallback())
@@ -82,8 +83,8 @@ def test_a_byte_fallback_never_takes_back_what_was_shown(token_ids: list[int]) -
         assert output.text.startswith(before)
     output.finish()
     whole = tokenizer.decode(token_ids)
-    assert len(output.text) == len(whole)
-    assert all(shown == decoded or decoded == "\ufffd" for shown, decoded in zip(output.text, whole, strict=True))
+    assert "\ufffd" in whole or output.text == whole
+    assert output.text.endswith(whole[whole.rfind("\ufffd") + 1 :])
     assert len(output.spans) == len(token_ids)
 
 
