@@ -1,29 +1,22 @@
-"""The target model and its KV cache: the only file that knows the insides of transformers.
+"""The target model and its KV cache: the only file that knows the insides of transformers' models.
 
 Written for transformers 5.24. What it relies on: `forward(input_ids, attention_mask, position_ids, cache,
 logits_to_keep)`, a 4-D boolean mask that is passed through to the attention function, and a `Cache` made of
 `CacheLayerMixin` layers whose `update` decides what the attention sees.
 """
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
-from transformers.utils import logging
 
 from refdraft.decoder.batch import Batch
-from refdraft.errors import InvalidRequestError, NotFoundError, PreconditionError
-
-# Families whose slot passes are compared with transformers' own forward in tests/decoder/test_target.py.
-VERIFIED_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox"})
+from refdraft.decoder.checkpoint import choose_context_limit, load_weights, read_config
 
 _ATTENTION = "refdraft_packed_sdpa"
 
@@ -155,9 +148,9 @@ class Target:
             PreconditionError: the model is of a family whose exactness was not verified.
             InvalidRequestError: the context limit is beyond what the model can hold.
         """
-        config = _read_config(model)
-        limit = _context_limit(config, context_limit)
-        loaded = _load_weights(model, dtype)
+        config = read_config(model)
+        limit = choose_context_limit(config, context_limit)
+        loaded = load_weights(model, dtype=dtype, attention=_ATTENTION)
         loaded.eval().to(device)
         return cls(loaded, slots=slots, context_limit=limit, max_width=max_width)
 
@@ -238,76 +231,3 @@ class Target:
             if layer.keys is not None and layer.values is not None:
                 layer.keys[slot] = 0
                 layer.values[slot] = 0
-
-
-@contextmanager
-def _bars_on_terminals_only() -> Iterator[None]:
-    """Keep transformers' progress bars out of pipes and logs; its setting is the whole process's, so give it back."""
-    hide = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
-    if hide:
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if hide:
-            logging.enable_progress_bar()
-
-
-def _read_config(model: str | Path) -> Any:
-    try:
-        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise NotFoundError(
-            f"no model at {str(model)!r}: give a checkpoint folder or a hub name ({_first_line(error)})"
-        ) from error
-    if config.model_type not in VERIFIED_FAMILIES:
-        families = ", ".join(sorted(VERIFIED_FAMILIES))
-        raise PreconditionError(
-            f"model type {config.model_type!r} is not verified to be lossless; known are {families}"
-        )
-    return config
-
-
-def _load_weights(model: str | Path, dtype: str) -> Any:
-    try:
-        with _bars_on_terminals_only():
-            loading: Any = AutoModelForCausalLM.from_pretrained(
-                model,
-                dtype=getattr(torch, dtype),
-                attn_implementation=_ATTENTION,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise NotFoundError(f"cannot load the weights of model {str(model)!r}: {_first_line(error)}") from error
-    loaded, report = loading
-    if missing := sorted(report["missing_keys"]):  # transformers has filled them with random numbers
-        raise NotFoundError(
-            f"cannot load the weights of model {str(model)!r}: {len(missing)} are missing ({missing[0]})"
-        )
-    return loaded
-
-
-def _context_limit(config: Any, wanted: int | None) -> int:
-    """The context within which a token's logits depend on nothing but its past.
-
-    A sliding window bounds it: up to its length it is plain causal attention. So does LongRoPE, which changes
-    the frequencies of a whole pass as soon as one token in it, a neighbour's or a drafted one, lies beyond the
-    original length.
-    """
-    most = int(config.max_position_embeddings)
-    window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "use_sliding_window", True):
-        most = min(most, int(window))
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
-        most = min(most, int(rope["original_max_position_embeddings"]))
-    if wanted is None:
-        return min(most, 4096)
-    if wanted > most:
-        raise InvalidRequestError(f"{wanted} is more than the model's {most} tokens", field="context_limit")
-    return wanted
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

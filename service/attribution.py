@@ -27,10 +27,12 @@ class Document:
     spans: Sequence[tuple[int, int]]
 
     @classmethod
-    def of_text(cls, tokenizer: Tokenizer, text: str, *, id: str, start: int = 0) -> "Document":  # noqa: A002
-        """Tokenise a text."""
+    def of_text(
+        cls, tokenizer: Tokenizer, text: str, *, id: str, start: int = 0, most: int | None = None
+    ) -> "Document":
+        """Tokenise a text, and keep its first `most` tokens (None: all)."""
         token_ids, spans = tokenizer.encode_with_offsets(text)
-        return cls(id, text, start, token_ids.tolist(), [(a, b) for a, b in spans.tolist()])
+        return cls(id, text, start, token_ids[:most].tolist(), [(a, b) for a, b in spans[:most].tolist()])
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -237,7 +237,9 @@ class Pipeline:
         """What the request drafts from, best first: its passages, then its references in their own order."""
         references = request.references
         if len(references) > _RANKED_REFERENCES:
-            query = request.prompt if isinstance(request.prompt, str) else request.prediction
+            query = request.prediction
+            with suppress(InvalidRequestError):  # token ids hold no words to rank by
+                query = prompt_query(request)
             order = rank_texts(query, [reference.text for reference in references], _RANKED_REFERENCES)
             references = [references[position] for position in order]
         texts = [(passage.document_id, passage.text, passage.start) for passage in passages]
@@ -245,11 +247,10 @@ class Pipeline:
         documents: list[Document] = []
         left = self._config.max_reference_tokens
         for document_id, text, start in texts:
-            document = Document.of_text(self._tokenizer, text, id=document_id, start=start)
-            left -= len(document.token_ids)
-            if left < 0:
+            if left <= 0:
                 break
-            documents.append(document)
+            documents.append(Document.of_text(self._tokenizer, text, id=document_id, start=start, most=left))
+            left -= len(documents[-1].token_ids)
         return documents
 
 

@@ -11,10 +11,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from refdraft.decoder.batch import Batch, Row
+from refdraft.decoder.checkpoint import VERIFIED_FAMILIES
 from refdraft.decoder.draft import Draft, Origin
 from refdraft.decoder.engine import Engine, EngineConfig
 from refdraft.decoder.request import Commit, DecodeRequest
-from refdraft.decoder.target import VERIFIED_FAMILIES, Target
+from refdraft.decoder.target import Target
 from refdraft.errors import InvalidRequestError, NotFoundError, PreconditionError
 
 VOCABULARY = 96
