@@ -59,7 +59,7 @@ class Pipeline:
         self._target, self._encoder, self._tokenizer = target, encoder, tokenizer
         self._indexes, self._name, self._config = dict(indexes), name, config
         self._numerics = _numerics(config, target.dtype)
-        engine = Engine(target, EngineConfig(numerics=self._numerics))
+        engine = Engine(target, _engine_config(self._numerics))
         engine.calibrate()
         self._engine = AsyncEngine(engine, queue_limit=config.queue_limit)
 
@@ -273,3 +273,8 @@ def _numerics(config: PipelineConfig, dtype: torch.dtype) -> Literal["strict", "
     if config.numerics == "auto":
         return "fast" if dtype == torch.float32 else "strict"
     return config.numerics
+
+
+def _engine_config(numerics: Literal["strict", "fast"]) -> EngineConfig:
+    """A strict pass always costs its whole width, so it is kept to 16 columns."""
+    return EngineConfig(numerics=numerics, max_draft_tokens=15) if numerics == "strict" else EngineConfig()
