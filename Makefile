@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: install test lint types stubs bench ci
+.PHONY: install test lint types stubs bench bench-drafts ci
 
 install:  ## a virtual environment with everything for work on refdraft
 	python3 -m venv .venv
@@ -20,8 +20,18 @@ stubs:  ## regenerate src/refdraft/v1 from protos/
 	PATH="$(CURDIR)/$(dir $(PYTHON)):$$PATH" $(PYTHON) -m grpc_tools.protoc -Iprotos --python_out=src --grpc_python_out=src \
 	  --mypy_out=quiet:src --mypy_grpc_out=quiet:src protos/refdraft/v1/*.proto
 
-bench:  ## the figures on real decoding (an hour or two; a stopped run goes on where it was)
+bench: bench-drafts  ## every figure in README (an hour or two; a stopped run goes on where it was)
+	$(PYTHON) benchmarks/retrieval.py
+	$(PYTHON) benchmarks/costs.py
 	$(PYTHON) benchmarks/real_decoding.py
+
+TRACES = rag_llma rag_mtrag grammar_jfleg
+
+bench-drafts:  ## replays of recorded generations
+	for traces in $(TRACES); do \
+	  .venv/bin/refdraft bench drafts --data ../shared/data/traces/$$traces.jsonl --budget 16 --json \
+	    > benchmarks/results/drafts_$$traces.json || exit 1; \
+	done
 
 ci:
 	.ci/run
