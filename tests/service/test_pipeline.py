@@ -278,6 +278,7 @@ def test_a_reference_of_a_megabyte_changes_nothing_but_the_speed(pipeline: Pipel
     reference = Reference(text=text[: 1 << 20], id="large")
     completion = pipeline.generate_sync(replace(request, references=[reference]))
     assert output(completion) == output(expected)
+    assert completion.drafting.by_source["references"].accepted_tokens > 0, "a long text is cut, not left out"
 
 
 def test_prediction_counts(pipeline: Pipeline) -> None:
