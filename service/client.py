@@ -3,13 +3,14 @@
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
-from refdraft.errors import RefdraftError, UnavailableError
+from refdraft.errors import InvalidRequestError, PreconditionError, RefdraftError, UnavailableError
 from refdraft.service import convert
-from refdraft.service.channel import CLIENT_OPTIONS, DEFAULT_PORT
+from refdraft.service.channel import CLIENT_OPTIONS, DEFAULT_PORT, MESSAGE_LIMIT_BYTES
 from refdraft.service.status import error_of
 from refdraft.service.types import (
     Completion,
@@ -20,8 +21,11 @@ from refdraft.service.types import (
     Passage,
     Retrieval,
 )
+from refdraft.service.validation import NO_LIMITS, validate, validate_retrieval
 from refdraft.v1 import refdraft_pb2 as pb
 from refdraft.v1 import refdraft_pb2_grpc as pb_grpc
+
+_M = TypeVar("_M", bound=Message)
 
 DEFAULT_ADDRESS = f"localhost:{DEFAULT_PORT}"
 
@@ -30,7 +34,8 @@ class Client:
     """A connection to a refdraft server; safe to share between threads.
 
     Every method raises the `RefdraftError` that the server raised, `UnavailableError` where no server
-    answers, and `DeadlineExceededError` after `timeout_s`.
+    answers, `DeadlineExceededError` after `timeout_s`, and `PreconditionError` once it is closed. A request that
+    no server could accept is an `InvalidRequestError` and is not sent.
     """
 
     def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_s: float | None = None) -> None:
@@ -42,13 +47,15 @@ class Client:
         """
         self._address = address
         self._timeout_s = timeout_s
+        self._closed = False
         self._channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
         self._generation = pb_grpc.GenerationServiceStub(self._channel)
         self._retrieval = pb_grpc.RetrievalServiceStub(self._channel)
 
     def generate(self, request: GenerateRequest, *, timeout_s: float | None = None) -> Completion:
         """Return the whole answer."""
-        message = convert.request_to_proto(request)
+        validate(request, NO_LIMITS)
+        message = _sendable(convert.request_to_proto(request))
         with self._errors():
             response = self._generation.Generate(message, timeout=self._timeout(timeout_s))
         return convert.completion_from_proto(response.completion)
@@ -57,18 +64,20 @@ class Client:
         self, request: GenerateRequest, *, timeout_s: float | None = None
     ) -> Generator[Delta | Completion, None, None]:
         """Yield the answer as it is committed: deltas, then one completion. Closing it cancels the request."""
-        message = pb.GenerateStreamRequest(request=convert.request_to_proto(request))
-        call = self._generation.GenerateStream(message, timeout=self._timeout(timeout_s))
-        try:
-            with self._errors():
+        validate(request, NO_LIMITS)
+        message = _sendable(pb.GenerateStreamRequest(request=convert.request_to_proto(request)))
+        with self._errors():
+            call = self._generation.GenerateStream(message, timeout=self._timeout(timeout_s))
+            try:
                 for event in call:
                     yield convert.event_from_proto(event)
-        finally:
-            call.cancel()
+            finally:
+                call.cancel()
 
     def retrieve(self, retrieval: Retrieval, *, timeout_s: float | None = None) -> tuple[Passage, ...]:
         """Return the best passages for `retrieval.query`, best first."""
-        message = pb.RetrieveRequest(retrieval=convert.retrieval_to_proto(retrieval))
+        validate_retrieval(retrieval, query_required=True)
+        message = _sendable(pb.RetrieveRequest(retrieval=convert.retrieval_to_proto(retrieval)))
         with self._errors():
             response = self._retrieval.Retrieve(message, timeout=self._timeout(timeout_s))
         return convert.passages_from_proto(response.passages)
@@ -87,6 +96,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; calls in flight are cancelled."""
+        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -102,6 +112,8 @@ class Client:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
+        if self._closed:
+            raise PreconditionError("this client is closed; make a new one")
         try:
             yield
         except grpc.RpcError as rpc:
@@ -111,3 +123,10 @@ class Client:
             if isinstance(error, UnavailableError):
                 error = UnavailableError(f"{self._address} does not answer: {error}")
             raise error from None
+
+
+def _sendable(message: _M) -> _M:
+    size = message.ByteSize()
+    if size > MESSAGE_LIMIT_BYTES:
+        raise InvalidRequestError(f"has {size} bytes; at most {MESSAGE_LIMIT_BYTES} can be sent", field="request")
+    return message

@@ -65,25 +65,16 @@ _FINISH_REASONS: "Mapping[FinishReason, pb.FinishReason.ValueType]" = {
 
 
 def request_to_proto(request: GenerateRequest) -> pb.GenerateRequest:
-    """Translate a request.
-
-    Raises:
-        InvalidRequestError: a value that the message cannot hold, such as max_tokens of 2**31 or a raw chat.
-    """
+    """Translate a request that `validate` accepts."""
     retrieval = request.retrieval
-    try:
-        return pb.GenerateRequest(
-            references=[_to_proto(pb.Reference, reference) for reference in request.references],
-            prediction=request.prediction,
-            retrieval=None if retrieval is None else retrieval_to_proto(retrieval),
-            sampling=_to_proto(pb.Sampling, request.sampling),
-            drafting=_drafting_to_proto(request.drafting),
-            **_prompt_to_proto(request),
-        )
-    except (TypeError, ValueError) as error:
-        if isinstance(error, RefdraftError):
-            raise
-        raise InvalidRequestError(f"the request cannot be sent: {error}") from None
+    return pb.GenerateRequest(
+        references=[_to_proto(pb.Reference, reference) for reference in request.references],
+        prediction=request.prediction,
+        retrieval=None if retrieval is None else retrieval_to_proto(retrieval),
+        sampling=_to_proto(pb.Sampling, request.sampling),
+        drafting=_drafting_to_proto(request.drafting),
+        **_prompt_to_proto(request),
+    )
 
 
 def request_from_proto(message: pb.GenerateRequest) -> GenerateRequest:
@@ -107,24 +98,14 @@ def request_from_proto(message: pb.GenerateRequest) -> GenerateRequest:
 
 
 def retrieval_to_proto(retrieval: Retrieval) -> pb.Retrieval:
-    """Translate a retrieval.
-
-    Raises:
-        InvalidRequestError: an unknown mode or placement, or a value that the message cannot hold.
-    """
-    mode = retrieval.mode
-    try:
-        return pb.Retrieval(
-            index=retrieval.index,
-            top_k=retrieval.top_k,
-            mode=pb.SEARCH_MODE_UNSPECIFIED if mode is None else _asked(_SEARCH_MODES, mode, "retrieval.mode"),
-            placement=_asked(_PLACEMENTS, retrieval.placement, "retrieval.placement"),
-            query=retrieval.query,
-        )
-    except (TypeError, ValueError) as error:
-        if isinstance(error, RefdraftError):
-            raise
-        raise InvalidRequestError(f"cannot be sent: {error}", field="retrieval") from None
+    """Translate a retrieval that `validate_retrieval` accepts."""
+    return pb.Retrieval(
+        index=retrieval.index,
+        top_k=retrieval.top_k,
+        mode=pb.SEARCH_MODE_UNSPECIFIED if retrieval.mode is None else _SEARCH_MODES[retrieval.mode],
+        placement=_PLACEMENTS[retrieval.placement],
+        query=retrieval.query,
+    )
 
 
 def retrieval_from_proto(message: pb.Retrieval) -> Retrieval:
@@ -249,9 +230,7 @@ def _prompt_to_proto(request: GenerateRequest) -> dict[str, Any]:
     prompt = request.prompt
     if isinstance(prompt, str):
         return {"raw_text" if request.raw else "text": prompt}
-    if request.raw:  # no message could say so
-        raise InvalidRequestError("is for text; a chat and token ids go without", field="raw")
-    if prompt and isinstance(prompt[0], Message):
+    if isinstance(prompt[0], Message):
         return {"chat": {"messages": [asdict(turn) for turn in cast("Sequence[Message]", prompt)]}}
     return {"token_ids": {"ids": prompt}}
 
@@ -271,7 +250,7 @@ def _drafting_to_proto(drafting: Drafting) -> pb.Drafting:
         # No source at all is no drafting; on the wire an empty list means every source.
         enabled=drafting.enabled and len(drafting.sources) > 0,
         max_draft_tokens=drafting.max_draft_tokens,
-        sources=[_asked(_SOURCES, source, "drafting.sources") for source in drafting.sources],
+        sources=[_SOURCES[source] for source in drafting.sources],
     )
 
 

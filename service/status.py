@@ -4,6 +4,7 @@ The code's name is the error's own `status`. Details travel as a google.rpc.Stat
 """
 
 from collections.abc import Iterator
+from itertools import accumulate, takewhile
 from typing import TypeVar
 
 import grpc
@@ -23,7 +24,9 @@ from refdraft.errors import (
 )
 
 DETAILS_KEY = "grpc-status-details-bin"
-MAX_MESSAGE_CHARACTERS = 1000  # a status travels in HTTP/2 headers, which peers limit to 8 KiB
+# A status travels in HTTP/2 headers, which peers limit to 8 KiB in all; the message is in them up to three times.
+MAX_MESSAGE_BYTES = 1500  # as encoded for a header
+_PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {"%"}  # one byte there; of all else each byte is written as %XX
 
 _D = TypeVar("_D", bound=Message)
 
@@ -38,7 +41,7 @@ _ERRORS: dict[grpc.StatusCode, type[RefdraftError]] = {
 def status_of(error: RefdraftError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
     """Return what `context.abort` takes: code, message and trailing metadata."""
     code = grpc.StatusCode[error.status]
-    message = str(error)[:MAX_MESSAGE_CHARACTERS]
+    message = _shortened(str(error))
     status = Status(code=code.value[0], message=message)
     for detail in _details_of(error):
         status.details.add().Pack(detail)
@@ -66,13 +69,19 @@ def error_of(rpc: grpc.Call) -> RefdraftError:
 
 def _details_of(error: RefdraftError) -> Iterator[Message]:
     if isinstance(error, InvalidRequestError):
-        description = str(error).removeprefix(f"{error.field}: ")[:MAX_MESSAGE_CHARACTERS]
-        violation = BadRequest.FieldViolation(field=error.field, description=description)
+        violation = BadRequest.FieldViolation(field=error.field, description=_shortened(error.reason))
         yield BadRequest(field_violations=[violation])
     if isinstance(error, OverloadedError):
         delay = Duration()
         delay.FromMilliseconds(round(error.retry_after_s * 1000))
         yield RetryInfo(retry_delay=delay)
+
+
+def _shortened(message: str) -> str:
+    """Cut a message to what a header holds."""
+    whole = message.encode(errors="replace").decode()
+    sizes = accumulate(1 if character in _PLAIN else 3 * len(character.encode()) for character in whole)
+    return whole[: sum(1 for _ in takewhile(lambda size: size <= MAX_MESSAGE_BYTES, sizes))]
 
 
 def _unpacked(status: Status, detail: _D) -> _D:

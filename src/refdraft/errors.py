@@ -12,13 +12,14 @@ class RefdraftError(Exception):
 
 
 class InvalidRequestError(RefdraftError, ValueError):
-    """The caller's own mistake; `field` names the offending field in the caller's terms."""
+    """The caller's own mistake; `field` names the offending field in the caller's terms, `reason` says the rest."""
 
     status = "INVALID_ARGUMENT"
 
     def __init__(self, message: str, *, field: str = "") -> None:
         super().__init__(f"{field}: {message}" if field else message)
         self.field = field
+        self.reason = message
 
 
 class NotFoundError(RefdraftError):

@@ -15,6 +15,7 @@ from refdraft.errors import (
     RefdraftError,
     UnavailableError,
 )
+from refdraft.service.channel import MESSAGE_LIMIT_BYTES
 from refdraft.service.client import Client
 from refdraft.service.types import Completion, Delta, GenerateRequest, Message, Reference, Retrieval, Sampling
 
@@ -100,6 +101,56 @@ def test_an_unknown_index_is_not_found(client: Client) -> None:
 def test_a_timeout_is_an_error_of_its_own(client: Client) -> None:
     with pytest.raises(DeadlineExceededError):
         client.generate(GenerateRequest(prompt="endless"), timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (GenerateRequest(prompt="a", sampling=Sampling(stop="abc")), "sampling.stop"),
+        (GenerateRequest(prompt="a", sampling=Sampling(max_tokens=2**40)), "sampling.max_tokens"),
+        (GenerateRequest(prompt=b"a"), "prompt"),
+        (GenerateRequest(prompt="\ud800"), "prompt"),
+        (GenerateRequest(prompt=[1], raw=True), "raw"),
+        (GenerateRequest(prompt="a" * (MESSAGE_LIMIT_BYTES + 1)), "request"),
+    ],
+)
+def test_what_no_server_accepts_is_not_sent(request_: GenerateRequest, field: str) -> None:
+    with Client("127.0.0.1:1") as client:
+        for call in (client.generate, lambda request: list(client.stream(request))):
+            with pytest.raises(InvalidRequestError) as caught:
+                call(request_)
+            assert caught.value.field == field
+
+
+def test_a_request_too_large_says_how_large_it_may_be(client: Client) -> None:
+    with pytest.raises(InvalidRequestError, match=str(MESSAGE_LIMIT_BYTES)):
+        client.retrieve(Retrieval(index="manual", query="a" * (MESSAGE_LIMIT_BYTES + 1)))
+
+
+def test_a_closed_client_says_so(client: Client) -> None:
+    client.close()
+    request = GenerateRequest(prompt="a")
+    for call in (client.model, lambda: client.generate(request), lambda: list(client.stream(request))):
+        with pytest.raises(PreconditionError, match="closed"):
+            call()
+
+
+def test_closing_while_an_answer_streams_ends_it_with_an_error(client: Client) -> None:
+    stream = client.stream(GenerateRequest(prompt="endless"))
+    next(stream)
+    client.close()
+    with pytest.raises(RefdraftError):
+        list(stream)
+
+
+@pytest.mark.parametrize("character", ["\N{OTTER}", "%", "\n", "a", "水"])
+def test_a_long_message_arrives_cut(client: Client, character: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (NotFoundError(character * 4000), InvalidRequestError(character * 4000, field="prompt")):
+        monkeypatch.setitem(ERRORS, "long", error)
+        with pytest.raises(type(error)) as caught:
+            client.generate(GenerateRequest(prompt="long"))
+        assert str(error).startswith(str(caught.value))
+        assert str(caught.value).count(character) > 100
 
 
 def test_no_server_is_unavailable_and_says_where() -> None:
