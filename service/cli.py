@@ -81,5 +81,8 @@ def _explanation(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename:  # a full disk, a folder that may not be written
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("refdraft"):
-        return f"this command needs {error.name}; pip install 'refdraft[serve]'"
+        return (
+            f"this command needs {error.name}; install the extra: pip install 'refdraft[serve]', "
+            "or -e '.[serve]' in a checkout"
+        )
     return f"unexpected {type(error).__name__}: {error}; `refdraft --debug ...` shows where"

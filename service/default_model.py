@@ -64,7 +64,8 @@ def default_model_directory() -> Path:
     except ImportError as error:
         said = str(error).strip().partition("\n")[0]
         raise PreconditionError(
-            f"converting the default model needs refdraft[serve], so install that ({said})"
+            f"converting the default model needs more ({said}); "
+            "install the extra: pip install 'refdraft[serve]', or -e '.[serve]' in a checkout"
         ) from error
     return directory
 

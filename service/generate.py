@@ -8,10 +8,11 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from refdraft.errors import InvalidRequestError, NotFoundError
-from refdraft.service.options import add_model_options, pipeline_config
-from refdraft.service.terminal import Painter, figures, wants_colour
+from refdraft.service.options import add_model_options, check_indexes, pipeline_config
+from refdraft.service.terminal import Painter, figures, neutral, wants_colour
 from refdraft.service.types import (
     SEARCH_MODES,
     Completion,
@@ -23,10 +24,24 @@ from refdraft.service.types import (
     Retrieval,
     Sampling,
 )
+from refdraft.service.validation import NO_LIMITS, Limits, validate
 
 Event = Delta | Completion
 
 _PLACEMENTS: dict[str, Placement] = {"prompt": "prompt", "draft": "draft_only"}
+
+# Which option to name where a field of the request is refused.
+_OPTIONS = {
+    "drafting.max_draft_tokens": "--max-draft-tokens",
+    "retrieval.index": "--index",
+    "retrieval.top_k": "--top-k",
+    "sampling.max_tokens": "--max-tokens",
+    "sampling.seed": "--seed",
+    "sampling.stop": "--stop",
+    "sampling.temperature": "--temperature",
+    "sampling.top_k": "--sampling-top-k",
+    "sampling.top_p": "--top-p",
+}
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -50,22 +65,42 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--server", metavar="HOST:PORT", help="ask a running server; default: in-process")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--no-color", action="store_true", help="do not colour copied spans")
-    parser.set_defaults(run=run, usage_error=parser.error)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Answer and print."""
-    if args.server is not None and (args.model or hasattr(args, "dtype") or hasattr(args, "threads")):
-        args.usage_error("--server has its own model: leave out --model, --dtype and --threads")
-    if args.server == "":
-        args.usage_error("--server needs an address, HOST:PORT")
+    _check_usage(args)
     request = _request(args)
+    _check_values(args, request)
     show = _print_json if args.json else _Screen(colour=not args.no_color and wants_colour(sys.stdout)).show
     if args.server is not None:
         _ask_server(args.server, request, show)
     else:
         _ask_pipeline(args, request, show)
     return 0
+
+
+def _check_usage(args: argparse.Namespace) -> None:
+    """Refuse options that say nothing together."""
+    if args.server is not None and (args.model or hasattr(args, "dtype") or hasattr(args, "threads")):
+        args.usage_error("--server has its own model: leave out --model, --dtype and --threads")
+    if args.server == "":
+        args.usage_error("--server needs an address, HOST:PORT")
+    if args.prompt == "":
+        args.usage_error("argument --prompt: is empty")
+    if args.index is None and (args.top_k is not None or args.mode or args.passages):
+        args.usage_error("--top-k, --mode and --passages are about retrieval: add --index")
+
+
+def _check_values(args: argparse.Namespace, request: GenerateRequest) -> None:
+    """Refuse bad values at once, not after a model is loaded; those of an option as argparse would."""
+    try:
+        validate(request, Limits() if args.server is None else NO_LIMITS)
+    except InvalidRequestError as error:
+        if error.field not in _OPTIONS:
+            raise
+        args.usage_error(f"argument {_OPTIONS[error.field]}: {error.reason}")
 
 
 def _ask_server(address: str, request: GenerateRequest, show: Callable[[Event], None]) -> None:
@@ -77,10 +112,12 @@ def _ask_server(address: str, request: GenerateRequest, show: Callable[[Event], 
 
 
 def _ask_pipeline(args: argparse.Namespace, request: GenerateRequest, show: Callable[[Event], None]) -> None:
-    from refdraft.service.pipeline import Pipeline
-
+    config = pipeline_config(args)
     indexes = {args.index: Path(args.index)} if args.index else {}
-    with Pipeline.load(args.model, indexes=indexes, config=pipeline_config(args)) as pipeline:
+    check_indexes(indexes.values())
+    from refdraft.service.pipeline import Pipeline  # slow to import, hence not before
+
+    with Pipeline.load(args.model, indexes=indexes, config=config) as pipeline:
 
         async def stream() -> None:
             async with aclosing(pipeline.stream(request)) as events:
@@ -91,15 +128,19 @@ def _ask_pipeline(args: argparse.Namespace, request: GenerateRequest, show: Call
 
 
 class _Screen:
-    """Prints an answer as it comes, then the legend and the figures on stderr."""
+    """Prints an answer as it comes, then the legend and the figures on stderr.
+
+    What goes into a file or a pipe is the text itself; only a terminal would obey its control sequences.
+    """
 
     def __init__(self, *, colour: bool) -> None:
         self._painter = Painter() if colour else None
+        self._is_terminal = sys.stdout.isatty()
 
     def show(self, event: Event) -> None:
         if isinstance(event, Delta):
-            text = self._painter.paint(event) if self._painter else event.text
-            print(text, end="", flush=True)
+            plain = neutral(event.text) if self._is_terminal else event.text
+            print(self._painter.paint(event) if self._painter else plain, end="", flush=True)
             return
         print(flush=True)
         if self._painter and (legend := self._painter.legend()):
@@ -115,7 +156,9 @@ def _print_json(event: Event) -> None:
 def _request(args: argparse.Namespace) -> GenerateRequest:
     retrieval = None
     if args.index is not None:
-        retrieval = Retrieval(index=args.index, top_k=args.top_k, mode=args.mode, placement=_PLACEMENTS[args.passages])
+        given: dict[str, Any] = {"top_k": args.top_k, "placement": _PLACEMENTS.get(args.passages)}
+        given = {name: value for name, value in given.items() if value is not None}
+        retrieval = Retrieval(index=args.index, mode=args.mode, **given)
     return GenerateRequest(
         prompt=_read(args.prompt_file) if args.prompt is None else args.prompt,
         raw=args.raw,
@@ -149,14 +192,16 @@ def _add_source_options(parser: argparse.ArgumentParser) -> None:
         "--index", metavar="DIR|NAME", help="fetch passages: from a directory, or with --server from one of its indexes"
     )
     parser.add_argument(
-        "--top-k", type=int, default=defaults.top_k, metavar="N", help="passages to fetch; default: %(default)s"
+        "--top-k",
+        type=int,
+        metavar="N",
+        help=f"passages to fetch (for the likeliest tokens see --sampling-top-k); default: {defaults.top_k}",
     )
     parser.add_argument("--mode", choices=SEARCH_MODES, help="how to search; default: the index's best")
     parser.add_argument(
         "--passages",
         choices=tuple(_PLACEMENTS),
-        default="prompt",
-        help="put passages into the prompt, or draft from them only; default: %(default)s",
+        help="put passages into the prompt, or draft from them only; default: prompt",
     )
 
 
@@ -171,7 +216,7 @@ def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=defaults.top_k,
         metavar="N",
-        help="sample from the N likeliest tokens; 0 for all; default: %(default)s",
+        help="sample from the N likeliest tokens (for passages see --top-k); 0 for all; default: %(default)s",
     )
     parser.add_argument(
         "--top-p",

@@ -4,7 +4,11 @@ Only what was given is passed on, so that the defaults are PipelineConfig's own.
 """
 
 import argparse
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from refdraft.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from refdraft.service.config import PipelineConfig
@@ -24,7 +28,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def add_model_options(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add --model and the named PipelineConfig options."""
+    """Add --model and the named PipelineConfig options, and `usage_error`, which exits with 2."""
+    parser.set_defaults(usage_error=parser.error)
     parser.add_argument("--model", metavar="PATH|NAME", help="the target; default: the embedded model")
     for name in names:
         flag = f"--{name.replace('_', '-')}"
@@ -32,7 +37,25 @@ def add_model_options(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def pipeline_config(args: argparse.Namespace) -> "PipelineConfig":
-    """Return the configuration that the options describe."""
+    """Return the configuration that the options describe; one that cannot be is a usage error."""
     from refdraft.service.config import PipelineConfig
 
-    return PipelineConfig(**{name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)})
+    try:
+        return PipelineConfig(**{name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)})
+    except InvalidRequestError as error:
+        option = f"--{error.field.replace('_', '-')}"
+        args.usage_error(f"argument {option}: {error.reason}")
+        raise
+
+
+def check_indexes(directories: Iterable[Path]) -> None:
+    """Find at once, not after a model is loaded, that a directory holds no whole index.
+
+    Raises:
+        NotFoundError: a directory does not exist.
+        IndexFormatError: a directory is not an index, or files are missing or cut.
+    """
+    from refdraft.retriever.manifest import Manifest
+
+    for directory in directories:
+        Manifest.read(directory).check_sizes(directory)

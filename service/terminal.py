@@ -18,6 +18,11 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
+def neutral(text: str) -> str:
+    """Make the control characters of a text visible, all but newlines and tabs."""
+    return text.translate(_CONTROLS)
+
+
 def paint(text: str, attributions: Sequence[Attribution], colours: Mapping[str, int], *, start: int = 0) -> str:
     """Colour the copied spans of a text.
 
@@ -30,7 +35,7 @@ def paint(text: str, attributions: Sequence[Attribution], colours: Mapping[str, 
     Returns:
         The text with escape sequences around spans, and its own control characters made visible.
     """
-    safe = text.translate(_CONTROLS)
+    safe = neutral(text)
     pieces = []
     done = 0
     for span in sorted(attributions, key=lambda span: span.output_start):
@@ -59,8 +64,7 @@ class Painter:
     def legend(self) -> str:
         """Return the documents seen so far, each in its colour; empty where nothing was copied."""
         return "  ".join(
-            _coloured(f"■ {(document or 'unnamed').translate(_CONTROLS)}", colour)
-            for document, colour in self._colours.items()
+            _coloured(f"■ {neutral(document or 'unnamed')}", colour) for document, colour in self._colours.items()
         )
 
 

@@ -68,28 +68,99 @@ def test_a_prompt_may_come_from_a_file(service: Service, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--max-tokens", "0"], "sampling.max_tokens"),
-        (["--temperature", "nan"], "sampling.temperature"),
-        (["--top-p", "2"], "sampling.top_p"),
-        (["--seed", "-1"], "sampling.seed"),
-        (["--stop", ""], "sampling.stop"),
-        (["--max-draft-tokens", "65"], "drafting.max_draft_tokens"),
-        (["--index", "manual", "--top-k", "0"], "retrieval.top_k"),
-        (["--reference", "no-such-file"], "no-such-file"),
+        (["--max-tokens", "0"], "--max-tokens: must be in 1.."),
+        (["--temperature", "nan"], "--temperature: must be in [0, 1e+30], not nan"),
+        (["--top-p", "2"], "--top-p: must be in (0, 1]"),
+        (["--sampling-top-k", "-1"], "--sampling-top-k: must be in 0.."),
+        (["--seed", "-1"], "--seed: must be in 0.."),
+        (["--stop", ""], "--stop: holds an empty string"),
+        (["--max-draft-tokens", "65"], "--max-draft-tokens: must be in 0..64"),
+        (["--index", "manual", "--top-k", "0"], "--top-k: must be in 1..100"),
+        (["--index", ""], "--index: name an index"),
+        (["--top-k", "3"], "add --index"),
+        (["--mode", "bm25"], "add --index"),
+        (["--passages", "draft"], "add --index"),
+        (["--prompt", ""], "--prompt: is empty"),
     ],
 )
-def test_bad_values_are_one_line(
-    service: Service, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+@pytest.mark.parametrize("place", [["--server", "localhost:1"], ["--model", "no-such-model"]])
+def test_a_bad_value_is_wrong_usage_before_anything_is_loaded_or_asked(
+    capsys: pytest.CaptureFixture[str], place: list[str], options: list[str], words: str
 ) -> None:
-    arguments = ["generate", "--server", service.address, "--prompt", "a", *options]
-    assert words in failure(capsys, *arguments)
+    with pytest.raises(SystemExit) as caught:
+        main(["generate", "--prompt", "a", *place, *options])
+    assert caught.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("refdraft generate: error: ")
+    assert words in last
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--slots", "0"], "--slots: must be in 1..1024, not 0"),
+        (["--context-limit", "1"], "--context-limit: must be at least 2"),
+        (["--port", "70000"], "--port: must be in 0..65535, not 70000"),
+    ],
+)
+def test_a_bad_value_of_serve_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", "--model", "no-such-model", *options])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"refdraft serve: error: argument {words}"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [("", "prompt: is empty"), (" \n", "retrieval.query: the prompt holds no text")]
+)
+def test_an_unusable_prompt_file_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str, words: str
+) -> None:
+    (tmp_path / "prompt.txt").write_text(content, encoding="utf-8")
+    file = str(tmp_path / "prompt.txt")
+    assert words in failure(capsys, "generate", "--prompt-file", file, "--index", "none", "--model", "none")
+
+
+@pytest.mark.parametrize("command", [["generate", "--prompt", "a", "--index"], ["serve", "--port", "0", "--index"]])
+def test_a_folder_that_is_no_index_is_told_before_a_model_is_loaded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
+) -> None:
+    name = "docs=" if command[0] == "serve" else ""
+    for folder, words in ((tmp_path / "moon", "moon does not exist"), (tmp_path, "has no manifest.json")):
+        assert words in failure(capsys, *command, f"{name}{folder}", "--model", "no-such-model")
+
+
+def test_a_reference_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no-such-file" in failure(capsys, "generate", "--prompt", "a", "--reference", "no-such-file")
+
+
+@pytest.mark.parametrize("options", [["--no-color"], []])
+def test_control_sequences_reach_a_pipe_but_no_terminal(
+    service: Service, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "" if options else "1")
+    arguments = ["generate", "--server", service.address, "--prompt", "a\x1b[2Jb", *options]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "a\x1b[2Jb \n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == "a\ufffd[2Jb \n"
+
+
+def test_help_tells_the_two_top_ks_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "passages to fetch (for the likeliest tokens see --sampling-top-k); default: 5" in shown
+    assert "sample from the N likeliest tokens (for passages see --top-k)" in shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["serve", "--port", "0", "--device", "moon", "--model", "."], "device: torch cannot use 'moon' here"),
-        (["serve", "--port", "70000"], "cannot listen on 127.0.0.1, port 70000"),
         (["bench", "drafts", "--data", "none", "--limit", "0"], "--limit"),
         (["index", "build", "none", "--tokenizer", "none", "--out", "none"], "none/tokenizer.json does not exist"),
     ],
@@ -198,7 +269,7 @@ def test_a_missing_extra_says_what_to_install() -> None:
         "from refdraft.service.cli import main; sys.exit(main(['generate', '--prompt', 'a', '--model', '.']))"
     )
     assert result.returncode == 1
-    assert "pip install 'refdraft[serve]'" in result.stderr
+    assert "pip install 'refdraft[serve]', or -e '.[serve]' in a checkout" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
