@@ -140,7 +140,10 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What one step added: text that no later token can change, and the copies inside it."""
+    """What one step added: text that no later token can change, and the copies in it that are certain so far.
+
+    The completion may merge these copies into longer ones, or drop those that stayed too short to report.
+    """
 
     text: str
     token_ids: Sequence[int]

@@ -368,7 +368,7 @@ class Sampling(_message.Message):
     max_tokens: _builtins.int
     """Most tokens to generate; at least 1, at most the server's limit. Default: 256."""
     temperature: _builtins.float
-    """Divides the logits; 0 is greedy. Not negative, finite. Default: 0."""
+    """Divides the logits; 0 is greedy. From 0 to 1e30. Default: 0."""
     top_k: _builtins.int
     """Number of most probable tokens to sample from; 0 keeps all. Default: 0."""
     top_p: _builtins.float
@@ -552,7 +552,9 @@ class Delta(_message.Message):
 
     @_builtins.property
     def attributions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attribution]:
-        """The copies inside it; output offsets count from the start of the whole output."""
+        """The copies that are certain so far; output offsets count from the start of the whole output. The completion's
+        are the ones to keep: there copies may have been merged into longer ones or dropped.
+        """
 
     def __init__(
         self,
@@ -603,7 +605,7 @@ class Completion(_message.Message):
 
     @_builtins.property
     def attributions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attribution]:
-        """Which characters of the output were copied from where."""
+        """Which characters of the output were copied from where; this is final, unlike those of the deltas."""
 
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Passage]:
