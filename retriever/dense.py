@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _FLAT_LIMIT = 100_000  # passages; up to here scanning all is exact and takes under 3 ms
 _VECTORS_PER_LIST = 64  # of the training sample; FAISS asks for at least 39
+_BYTE_LIMIT_LOCK = threading.Lock()  # FAISS has one limit for the whole process
 
 
 def training_sample_size(passages: int) -> int:
@@ -61,9 +64,9 @@ class DenseRetriever:
         """
         import faiss
 
-        faiss.set_deserialization_vector_byte_limit(max(path.stat().st_size, 1 << 20))
         try:
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+            with _byte_limit(max(path.stat().st_size, 1 << 20)):
+                index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         except RuntimeError as error:
             raise IndexFormatError(f"{path} is not a FAISS index: rebuild it") from error
         if (index.ntotal, index.d) != (passages, embedder.dimension):
@@ -78,6 +81,20 @@ class DenseRetriever:
         scores, numbers = self._index.search(vector, min(top_k, self._index.ntotal))
         hits = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
         return sorted((hit for hit in hits if hit[0] >= 0), key=lambda hit: (-hit[1], hit[0]))
+
+
+@contextmanager
+def _byte_limit(size: int) -> Iterator[None]:
+    """Have FAISS refuse a file that claims to need an array of more than `size` bytes, here and nowhere else."""
+    import faiss
+
+    with _BYTE_LIMIT_LOCK:
+        before = faiss.get_deserialization_vector_byte_limit()
+        faiss.set_deserialization_vector_byte_limit(size)
+        try:
+            yield
+        finally:
+            faiss.set_deserialization_vector_byte_limit(before)
 
 
 def _lists(passages: int) -> int:

@@ -1,5 +1,8 @@
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
@@ -54,6 +57,26 @@ def test_beyond_the_flat_limit_lists_find_nearly_all(tmp_path: Path, monkeypatch
     found = [[number for number, _ in retriever.search(str(row), 10)] for row in range(50)]
     shared = [len(set(ours) & set(exact)) / 10 for ours, exact in zip(found, best.tolist(), strict=True)]
     assert np.mean(shared) > 0.9
+
+
+def test_opening_several_at_once_leaves_the_limit_of_other_faiss_users_alone(tmp_path: Path) -> None:
+    embedder = WordLlamaEmbedder()
+    large = np.repeat(embedder.embed(TEXTS), 1500, axis=0)
+    for vectors in (large, large[:4]):
+        build_dense([vectors], vectors, len(vectors), tmp_path / str(len(vectors)))
+    limit, interval = faiss.get_deserialization_vector_byte_limit(), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            sizes = [len(large), 4] * 200
+            list(pool.map(lambda size: DenseRetriever.open(tmp_path / str(size), embedder, size), sizes))
+    finally:
+        sys.setswitchinterval(interval)
+    assert faiss.get_deserialization_vector_byte_limit() == limit
+    (tmp_path / "4").write_bytes(b"not FAISS")
+    with pytest.raises(IndexFormatError):
+        DenseRetriever.open(tmp_path / "4", embedder, 4)
+    assert faiss.get_deserialization_vector_byte_limit() == limit
 
 
 def test_a_file_of_other_vectors_is_refused(tmp_path: Path) -> None:
