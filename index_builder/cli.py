@@ -30,18 +30,18 @@ def add_parser(commands: _Commands[argparse.ArgumentParser], *, default_tokenize
     verbs = index.add_subparsers(dest="verb", metavar="VERB", required=True)
     _add_build(verbs, default_tokenizer)
     info = verbs.add_parser("info", help="what an index holds and was built with")
-    info.add_argument("directory", type=Path, metavar="DIR")
+    info.add_argument("directory", type=_path, metavar="DIR")
     info.add_argument("--json", action="store_true", help="print one JSON object")
     info.set_defaults(run=_info)
     search = verbs.add_parser("search", help="find passages")
-    search.add_argument("directory", type=Path, metavar="DIR")
+    search.add_argument("directory", type=_path, metavar="DIR")
     search.add_argument("query", metavar="QUERY")
     search.add_argument("--top-k", type=int, default=5, metavar="N", help="most hits (default 5)")
     search.add_argument("--mode", choices=("bm25", "dense", "hybrid"), help="default: hybrid where it can be")
     search.add_argument("--json", action="store_true", help="print one JSON object a hit")
     search.set_defaults(run=_search)
     verify = verbs.add_parser("verify", help="check every byte against the manifest")
-    verify.add_argument("directory", type=Path, metavar="DIR")
+    verify.add_argument("directory", type=_path, metavar="DIR")
     verify.set_defaults(run=_verify)
 
 
@@ -49,11 +49,12 @@ def _add_build(verbs: _Commands[argparse.ArgumentParser], default_tokenizer: Cal
     build = verbs.add_parser(
         "build",
         help="build an index",
-        description="Index .txt, .md, .html, .jsonl, .csv and .parquet files, and folders of them.",
+        description="Index .txt, .md, .html, .jsonl, .csv and .parquet files, and folders of them. "
+        "A document's id is its path below SOURCE, or below the deepest folder that holds all of several sources.",
     )
-    build.add_argument("sources", nargs="+", type=Path, metavar="SOURCE")
-    build.add_argument("--out", required=True, type=Path, metavar="DIR", help="the index to make")
-    build.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder with the target's tokenizer.json")
+    build.add_argument("sources", nargs="+", type=_path, metavar="SOURCE")
+    build.add_argument("--out", required=True, type=_path, metavar="DIR", help="the index to make")
+    build.add_argument("--tokenizer", type=_path, metavar="DIR", help="folder with the target's tokenizer.json")
     build.add_argument("--passage-tokens", type=int, default=256, metavar="N", help="most tokens a passage has")
     build.add_argument("--overlap-tokens", type=int, default=32, metavar="N", help="most it repeats of the last")
     build.add_argument("--text-column", default="text", metavar="NAME", help="default: text")
@@ -69,6 +70,12 @@ def _add_build(verbs: _Commands[argparse.ArgumentParser], default_tokenizer: Cal
     build.add_argument("--force", action="store_true", help="replace the index that is at DIR")
     build.add_argument("--quiet", action="store_true", help="no progress bars and no closing line")
     build.set_defaults(run=_build, default_tokenizer=default_tokenizer)
+
+
+def _path(text: str) -> Path:
+    if not text:  # mostly an unset shell variable; Path("") would be the current folder
+        raise argparse.ArgumentTypeError("is empty: name a file or folder")
+    return Path(text)
 
 
 def _build(arguments: argparse.Namespace) -> int:

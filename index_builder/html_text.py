@@ -3,6 +3,8 @@
 import re
 from html.parser import HTMLParser
 
+from refdraft.errors import SourceFormatError
+
 _HIDDEN = frozenset({"script", "style", "noscript", "template", "svg", "head"})
 _PARAGRAPHS = frozenset(
     {"article", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "p", "pre", "section", "table", "ul", "ol"}
@@ -13,10 +15,21 @@ _LINES = frozenset({"aside", "body", "br", "dd", "div", "dl", "dt", "footer", "f
 
 
 def extract_html(page: str) -> tuple[str, str]:
-    """Title and text of a page: scripts and styles dropped, blocks on lines of their own, entities resolved."""
+    """Title and text of a page: scripts and styles dropped, blocks on lines of their own, entities resolved.
+
+    What an unclosed comment or tag at the end swallows is not shown, as in a browser.
+
+    Raises:
+        SourceFormatError: The page is beyond the parser, such as for a number of 5,000 digits as an entity.
+    """
     parser = _TextParser()
-    parser.feed(page)
-    parser.close()
+    try:
+        parser.feed(page)
+        # Left over is text, or markup that never ends. The latter close() would scan again at every `<` in it.
+        if not parser.rawdata.startswith("<"):
+            parser.close()
+    except (AssertionError, ValueError) as error:  # all that html.parser raises, if rarely
+        raise SourceFormatError(f"broken HTML ({error})") from error
     return " ".join("".join(parser.title).split()), parser.text()
 
 
@@ -32,7 +45,7 @@ class _TextParser(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "title":
             self._in_title = True
-        elif tag in _HIDDEN:
+        elif tag in _HIDDEN and tag not in self._hidden:
             self._hidden.append(tag)
         elif tag == "body":
             self._hidden.clear()  # a page may leave its <head> open

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from refdraft.errors import InvalidRequestError, NotFoundError
+from refdraft.errors import InvalidRequestError, NotFoundError, SourceFormatError
 from refdraft.index_builder.documents import Columns, Document, Problem, Report
 from refdraft.index_builder.html_text import extract_html
 from refdraft.index_builder.tables import Advance, Row, read_csv, read_jsonl, read_parquet
@@ -26,14 +26,14 @@ SUFFIXES = _TEXT | _TABLES.keys()
 class Reader:
     """Iterates over the documents of sources, holding one at a time.
 
-    A document of its own file is called by its path, relative to the folder that was named.
+    A document of its own file is called by its path below the deepest folder that holds all sources.
     """
 
     def __init__(self, sources: Sequence[Path], columns: Columns, report: Report, advance: Advance) -> None:
         """List the files to read.
 
         Args:
-            sources: Files and folders; folders are searched recursively, without hidden names.
+            sources: Files and folders; folders are searched recursively, without hidden names and linked folders.
             columns: What to take from tables.
             report: Called with each problem; raise there to stop.
             advance: Called with the number of bytes just read.
@@ -46,8 +46,9 @@ class Reader:
         self._report = report
         self._advance = advance
         self._seen: set[bytes] = set()  # short hashes of the ids so far
-        self._files = [file for source in sources for file in _files(source)]
-        self.total_size = sum(path.stat().st_size for path, _ in self._files)  # bytes
+        base = _deepest_folder(sources)
+        self._files = [file for source in sources for file in _files(source, base)]
+        self.total_size = sum(path.stat().st_size for path, _ in self._files if path.exists())  # bytes
 
     def __iter__(self) -> Iterator[Document]:
         for path, name in self._files:
@@ -74,7 +75,11 @@ class Reader:
             return
         title = ""
         if path.suffix.lower() in _HTML:
-            title, text = extract_html(text)
+            try:
+                title, text = extract_html(text)
+            except SourceFormatError as error:
+                self._report(Problem(str(path), 1, str(error)))
+                return
         elif path.suffix.lower() in _MARKDOWN:
             title = _first_heading(text)
         yield from self._checked(path, 1, Document(id=name, text=text, title=title))
@@ -113,21 +118,33 @@ class Reader:
             yield document
 
 
-def _files(source: Path) -> Iterator[tuple[Path, str]]:
-    """Readable files of a source in a fixed order, each with the name its document goes by."""
+def _deepest_folder(sources: Sequence[Path]) -> Path:
+    """The deepest folder that holds all sources; a single folder holds itself."""
+    folders = [_absolute(source if source.is_dir() else source.parent) for source in sources]
+    return Path(os.path.commonpath(folders))
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.normpath(path.absolute()))  # not resolve(): names are as given, links not followed
+
+
+def _files(source: Path, base: Path) -> Iterator[tuple[Path, str]]:
+    """Files of a source that ought to be readable, in a fixed order, each with its path below `base`."""
     if source.is_file():
         if source.suffix.lower() not in SUFFIXES:
             kinds = " ".join(sorted(SUFFIXES))
             raise InvalidRequestError(f"{source} is none of {kinds}", field="SOURCE")
-        yield source, _name(Path(source.name))
+        yield source, _name(_absolute(source).relative_to(base))
         return
     if not source.is_dir():
         raise NotFoundError(f"{source} does not exist: name a file or folder to index")
+    prefix = _absolute(source).relative_to(base)
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source)
         hidden = any(part.startswith(".") for part in name.parts)
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not hidden:
-            yield path, _name(name)
+        dangling = path.is_symlink() and not path.exists()
+        if path.suffix.lower() in SUFFIXES and (path.is_file() or dangling) and not hidden:
+            yield path, _name(prefix / name)
 
 
 def _first_heading(markdown: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from refdraft.errors import SourceFormatError
 from refdraft.index_builder.documents import Columns, Problem, Report
 
 Row = tuple[int, Mapping[str, Any]]  # line, cells by column
@@ -66,8 +65,10 @@ def read_parquet(path: Path, columns: Columns, report: Report, advance: Advance)
     """Rows of a Parquet file, only the columns asked for; lines are row numbers from 1."""
     try:
         import pyarrow.parquet
-    except ImportError as error:
-        raise SourceFormatError("reading .parquet needs pyarrow: pip install 'refdraft[parquet]'") from error
+    except ImportError:
+        remedy = "pip install 'refdraft[parquet]', or -e '.[parquet]' in a checkout"
+        report(Problem(str(path), 1, f"reading .parquet needs pyarrow: {remedy}"))
+        return
     row = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:

@@ -1,11 +1,14 @@
 import json
 import os
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from refdraft.errors import InvalidRequestError, NotFoundError
-from refdraft.index_builder.documents import Columns, Document
+from refdraft.index_builder.documents import Columns, Document, Problem
+from refdraft.index_builder.readers import Reader
 from tests.index_builder.conftest import Read
 
 
@@ -59,6 +62,34 @@ def test_broken_html_is_read_without_an_error(page: str, tmp_path: Path, read: R
 def test_an_open_head_does_not_hide_the_page(tmp_path: Path, read: Read) -> None:
     (tmp_path / "a.html").write_text("<head><title>T</title><body>shown")
     assert read("a.html")[0][0].text == "shown"
+
+
+@pytest.mark.parametrize(
+    "tail", ["<!-- never closed <p>in a comment</p>", "<a href='never closed", "</p", "<!doctype never closed"]
+)
+def test_html_shows_nothing_of_markup_that_never_ends(tail: str, tmp_path: Path, read: Read) -> None:
+    (tmp_path / "a.html").write_text(f"<p>shown &amp; kept {tail}")
+    assert read("a.html")[0][0].text == "shown & kept"
+
+
+@pytest.mark.parametrize(
+    "unit", ["<!--", "<a ", '<a "', "<a b='\"", "</", "<?", "<script></", "<svg>" * 9 + "</head>" * 9]
+)
+def test_hostile_html_takes_no_longer_than_its_size(unit: str, tmp_path: Path, read: Read) -> None:
+    (tmp_path / "a.html").write_text(unit * (200_000 // len(unit)))
+    started = time.process_time()
+    read("a.html")
+    assert time.process_time() - started < 5  # minutes if each `<` is searched from anew
+
+
+@pytest.mark.parametrize("page", ["<![nonsense[x]]>", f"&#{'9' * 5000};"])
+def test_html_beyond_the_parser_is_reported(page: str, tmp_path: Path, read: Read) -> None:
+    (tmp_path / "a.html").write_text(page)
+    (tmp_path / "b.html").write_text("fine")
+    documents, problems = read()
+    assert [document.text for document in documents] == ["fine"]
+    assert len(problems) == 1
+    assert problems[0].startswith("a.html:1: broken HTML (")
 
 
 def test_jsonl_rows_and_each_bad_line(tmp_path: Path, read: Read) -> None:
@@ -147,6 +178,18 @@ def test_parquet(tmp_path: Path, read: Read) -> None:
     assert "broken Parquet" in problems[0]
 
 
+def test_parquet_without_its_library_is_one_problem_of_many(
+    tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    (tmp_path / "b.txt").write_text("fine")
+    documents, problems = read()
+    assert [document.id for document in documents] == ["b.txt"]
+    assert len(problems) == 1
+    assert problems[0].startswith("a.parquet:1: reading .parquet needs pyarrow: pip install 'refdraft[parquet]'")
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -163,21 +206,61 @@ def test_a_file_that_is_no_text_is_reported(content: bytes, problem: str, tmp_pa
     assert read("a.txt") == ([], [problem])
 
 
-def test_names_that_are_no_text_and_files_that_cannot_be_opened(tmp_path: Path, read: Read) -> None:
+def test_names_that_are_no_text_and_links(tmp_path: Path, read: Read) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("named oddly")
-    (tmp_path / "link.txt").symlink_to(tmp_path / "nowhere.txt")
+    (tmp_path / "link.txt").symlink_to("nowhere.txt")
+    (tmp_path / "loop.md").symlink_to("loop.md")
+    (tmp_path / "picture.png").symlink_to("nowhere.png")
+    (tmp_path / ".hidden.txt").symlink_to("nowhere.txt")
+    (tmp_path / "whole.txt").symlink_to(os.fsdecode(b"caf\xe9.txt"))
     documents, problems = read()
-    assert [document.id for document in documents] == ["caf\ufffd.txt"]
+    assert [document.id for document in documents] == ["caf\ufffd.txt", "whole.txt"]
+    assert [problem.split(" (")[0] for problem in problems] == [
+        "link.txt:1: cannot be read",
+        "loop.md:1: cannot be read",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sources", "ids"),
+    [
+        (["one"], ["a.txt", "deep/a.txt"]),
+        (["one/a.txt"], ["a.txt"]),
+        (["one", "two"], ["one/a.txt", "one/deep/a.txt", "two/a.txt"]),
+        (["two", "one/deep"], ["two/a.txt", "one/deep/a.txt"]),
+        (["two", "a.txt"], ["two/a.txt", "a.txt"]),
+        (["one/a.txt", "two/../two/a.txt"], ["one/a.txt", "two/a.txt"]),
+        (["one/a.txt", "one/deep/a.txt"], ["a.txt", "deep/a.txt"]),
+    ],
+)
+def test_ids_are_paths_below_the_folder_that_holds_all_sources(
+    sources: list[str], ids: list[str], tmp_path: Path, read: Read
+) -> None:
+    for name in ("one/a.txt", "one/deep/a.txt", "two/a.txt", "a.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    documents, problems = read(*sources)
+    assert [document.id for document in documents] == ids
     assert problems == []
 
 
-def test_the_same_id_from_two_folders(tmp_path: Path, read: Read) -> None:
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.txt").write_text(folder)
-    documents, problems = read("one", "two")
-    assert [document.text for document in documents] == ["one"]
-    assert problems == ["two/a.txt:1: another document has the id 'a.txt' already"]
+def test_relative_sources_are_called_the_same(tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here/a.jsonl", "there/a.jsonl"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text('{"text": "row"}')
+    monkeypatch.chdir(tmp_path / "here")
+    problems: list[Problem] = []
+    reader = Reader([Path(), Path("../there")], Columns(), problems.append, lambda size: None)
+    assert [document.id for document in reader] == ["here/a.jsonl:1", "there/a.jsonl:1"]
+    assert problems == []
+
+
+def test_a_file_named_twice_is_indexed_once(tmp_path: Path, read: Read) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a.txt").write_text("text")
+    documents, problems = read("one", "one/a.txt")
+    assert [document.id for document in documents] == ["a.txt"]
+    assert problems == ["one/a.txt:1: another document has the id 'a.txt' already"]
 
 
 def test_sources_that_are_not_there_or_not_readable(tmp_path: Path, read: Read) -> None:
@@ -189,8 +272,6 @@ def test_sources_that_are_not_there_or_not_readable(tmp_path: Path, read: Read) 
 
 
 def test_reading_is_lazy(tmp_path: Path) -> None:
-    from refdraft.index_builder.readers import Reader
-
     with (tmp_path / "a.jsonl").open("w") as stream:
         for number in range(1000):
             stream.write(json.dumps({"text": f"row {number}"}) + "\n")
