@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from refdraft.retriever.manifest import Manifest
 
 _Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
+
+# A document may hold control sequences; they must not reach a terminal.
+_CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
 
 def add_parser(commands: _Commands[argparse.ArgumentParser], *, default_tokenizer: Callable[[], Path]) -> None:
@@ -139,7 +143,8 @@ def _search(arguments: argparse.Namespace) -> int:
     with Index.open(arguments.directory) as index:
         hits = index.search(arguments.query, top_k=arguments.top_k, mode=arguments.mode)
     for rank, hit in enumerate(hits, start=1):
-        print(_hit_json(hit) if arguments.json else _hit_text(rank, hit))
+        shown = _hit_json(hit) if arguments.json else _hit_text(rank, hit)
+        print(_CONTROLS.sub("\ufffd", shown) if sys.stdout.isatty() else shown)
     if not hits:
         print("nothing found", file=sys.stderr)
     return 0

@@ -150,7 +150,8 @@ class _Screen:
 
 def _print_json(event: Event) -> None:
     if isinstance(event, Completion):
-        print(json.dumps(asdict(event), ensure_ascii=False))
+        line = json.dumps(asdict(event), ensure_ascii=False)
+        print(neutral(line) if sys.stdout.isatty() else line)
 
 
 def _request(args: argparse.Namespace) -> GenerateRequest:

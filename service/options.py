@@ -41,11 +41,11 @@ def pipeline_config(args: argparse.Namespace) -> "PipelineConfig":
     from refdraft.service.config import PipelineConfig
 
     try:
-        return PipelineConfig(**{name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)})
+        config = PipelineConfig(**{name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)})
     except InvalidRequestError as error:
         option = f"--{error.field.replace('_', '-')}"
         args.usage_error(f"argument {option}: {error.reason}")
-        raise
+    return config
 
 
 def check_indexes(directories: Iterable[Path]) -> None:

@@ -1,5 +1,7 @@
 import argparse
 import json
+import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,21 @@ def test_columns_reach_the_reader(model: Path, tmp_path: Path, capsys: pytest.Ca
     assert run(model, "search", out, "fine", "--json") == 0
     hit = json.loads(capsys.readouterr().out)
     assert (hit["document_id"], hit["title"], hit["metadata"]) == ("k1", "H", {"a": "1", "b": "2"})
+
+
+def test_control_sequences_reach_a_pipe_but_no_terminal(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"id": "\x1b]0;d\x07", "title": "\x9b2J", "text": "an otter\x1b[2J é 🦦"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    out = tmp_path / "out"
+    assert run(model, "build", tmp_path / "a.jsonl", "--out", out, "--no-dense", "--quiet") == 0
+    assert run(model, "search", out, "otter") == 0
+    piped = capsys.readouterr().out
+    assert all(part in piped for part in row.values())
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for options in ([], ["--json"]):
+        assert run(model, "search", out, "otter", *options) == 0
+        shown = capsys.readouterr().out
+        assert not any(unicodedata.category(character) == "Cc" for character in shown.replace("\n", ""))
+        assert "é 🦦" in shown

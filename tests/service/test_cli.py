@@ -149,6 +149,17 @@ def test_control_sequences_reach_a_pipe_but_no_terminal(
     assert capsys.readouterr().out == "a\ufffd[2Jb \n"
 
 
+def test_json_for_a_terminal_holds_no_control_characters(
+    service: Service, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["generate", "--server", service.address, "--json", "--prompt", "a\x9b2Jé"]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == "a\x9b2Jé "
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == "a\ufffd2Jé "
+
+
 def test_help_tells_the_two_top_ks_apart(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["generate", "--help"])
