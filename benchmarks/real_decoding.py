@@ -184,7 +184,7 @@ def measure(prompts: Sequence[Prompt], path: Path, threads: int) -> None:
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     config = EngineConfig(numerics="fast", max_draft_tokens=16)
-    engine = Engine(Target.load(directory, slots=1, context_limit=None, max_width=config.max_draft_tokens + 1), config)
+    engine = Engine(Target.load(directory, slots=1, context_limit=None, max_width=config.widest_pass), config)
     engine.calibrate()
     methods = build_methods(engine, model)
     for method in methods.values():  # the first call of each pays for what later ones find ready

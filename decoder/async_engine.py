@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from refdraft.decoder.engine import Engine, Slot
 from refdraft.decoder.request import Commit, DecodeRequest
@@ -36,19 +36,32 @@ class AsyncEngine:
         """Requests that wait or run."""
         return self._running
 
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold one of the places that slots and queue have together, from before a request is worked on.
+
+        Raises:
+            OverloadedError: every slot is taken and the queue is full.
+        """
+        with self._wake:
+            if self._running >= self._capacity:
+                raise OverloadedError(f"{self._running} requests wait or run, which is all that is allowed; try again")
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._wake:
+                self._running -= 1
+
     async def stream(self, request: DecodeRequest) -> AsyncGenerator[Commit, None]:
-        """Decode a request; the last commit carries the finish reason.
+        """Decode a request, for which the caller holds a place; the last commit carries the finish reason.
 
         Closing the iterator early cancels the request and frees its slot before the next step.
 
         Raises:
-            OverloadedError: every slot is taken and the queue is full.
             UnavailableError: the engine was closed.
             InvalidRequestError: the prompt does not fit the context.
         """
-        if self._running >= self._capacity:
-            raise OverloadedError(f"{self._running} requests wait or run, which is all that is allowed; try again")
-        self._running += 1
         slot: Slot | None = None
         try:
             drafter = await asyncio.to_thread(self._engine.build_drafter, request)
@@ -69,7 +82,6 @@ class AsyncEngine:
                 if commit.finish_reason:
                     return
         finally:
-            self._running -= 1
             if slot:
                 slot.cancelled = True
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 Listener = Callable[[Commit | Exception], None]
 
-_CALIBRATION_WIDTHS = (1, 2, 4, 8, 16, 33)
+_CALIBRATION_WIDTHS = (1, 2, 4, 8, 16, 32, 65)
 _CALIBRATION_LENGTH = 256  # cells in the cache while a pass is timed
 
 
@@ -46,8 +46,14 @@ class EngineConfig:
     """
 
     numerics: Literal["strict", "fast"] = "fast"
-    max_draft_tokens: int = 32
+    max_draft_tokens: int = 64
     prefill_chunk: int = 512
+
+    @property
+    def widest_pass(self) -> int:
+        """Columns that a pass may have beyond a slot's context, padding included."""
+        decode = self.max_draft_tokens + 1
+        return max(decode, self.prefill_chunk) if self.numerics == "strict" else decode
 
 
 @dataclass(slots=True)
@@ -80,9 +86,14 @@ class Engine:
     Args:
         target: the model; the engine owns its KV cache.
         config: how passes are shaped.
+
+    Raises:
+        ValueError: the target's cache leaves no room for the widest pass.
     """
 
     def __init__(self, target: Target, config: EngineConfig = EngineConfig()) -> None:
+        if target.max_width < config.widest_pass:
+            raise ValueError(f"the target must leave room for passes of {config.widest_pass} columns")
         self.target, self.config = target, config
         self.cost = PassCost()
         self.rates = AcceptanceRates()
@@ -199,9 +210,9 @@ class Engine:
         active = {i: slot for i, slot in enumerate(self._slots) if slot and slot.token is not None}
         if not active:
             return
-        drafts = self._draft(active)
         strict = self.config.numerics == "strict"
         first, last = (0, len(self._slots) - 1) if strict else (min(active), max(active))
+        drafts = self._draft(active, last - first + 1)
         rows = [self._row(index, drafts.get(index, EMPTY)) for index in range(first, last + 1)]
         width = self.config.max_draft_tokens + 1 if strict else 1 + max(map(len, drafts.values()))
         cells = self.target.cells if strict else max(row.length for row in rows) + width
@@ -217,10 +228,10 @@ class Engine:
     def _batch(self, first: int, rows: Sequence[Row], width: int, cells: int) -> Batch:
         return Batch.decode(first, rows, width=width, cells=cells, last_position=self.target.context_limit - 1)
 
-    def _draft(self, active: dict[int, Slot]) -> dict[int, Draft]:
-        """A draft for every active slot, of the length that the planner finds worth its pass."""
+    def _draft(self, active: dict[int, Slot], rows: int) -> dict[int, Draft]:
+        """A draft for every active slot, of the length that the planner finds worth a pass of `rows` rows."""
         proposals = {index: self._propose(slot) for index, slot in active.items()}
-        width = plan_width([survival for _, survival in proposals.values()], self.cost)
+        width = plan_width([survival for _, survival in proposals.values()], self.cost, rows=rows)
         return {index: draft.head(width) for index, (draft, _) in proposals.items()}
 
     def _propose(self, slot: Slot) -> tuple[Draft, list[float]]:
@@ -247,6 +258,7 @@ class Engine:
         try:
             for token, node in verify(
                 draft,
+                # Called as the walk goes on: `tokens` has grown by what was committed before.
                 lambda column: choose(logits[column], slot.request.sampling, first_position + len(tokens)),
             ):
                 tokens.append(token)

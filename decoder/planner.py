@@ -28,18 +28,18 @@ class PassCost:
         return self.seconds[below] + share * (self.seconds[above] - self.seconds[below])
 
 
-def plan_width(survivals: Sequence[Sequence[float]], cost: PassCost) -> int:
+def plan_width(survivals: Sequence[Sequence[float]], cost: PassCost, *, rows: int) -> int:
     """The number of draft tokens a row that maximises expected committed tokens per second.
 
     Args:
-        survivals: for each active row, the chance of each proposed token to be accepted.
+        survivals: for each decoding row, the chance of each proposed token to be accepted.
         cost: cost of a pass by tokens.
+        rows: rows of the pass, those that only run along included.
 
     Returns:
         Draft tokens a row; rows that have fewer are padded. 0 is plain decoding.
     """
-    rows = len(survivals)
-    gain = float(rows)
+    gain = float(len(survivals))
     best, best_rate = 0, gain / cost(rows)
     for width in range(1, max(map(len, survivals), default=0) + 1):
         gain += sum(row[width - 1] for row in survivals if len(row) >= width)

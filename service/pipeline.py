@@ -3,10 +3,11 @@
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from transformers import AutoTokenizer
@@ -55,12 +56,13 @@ class Pipeline:
         *,
         name: str,
         config: PipelineConfig,
+        engine_config: EngineConfig,
     ) -> None:
         self._target, self._encoder, self._tokenizer = target, encoder, tokenizer
         self._indexes, self._name, self._config = dict(indexes), name, config
-        self._numerics = _numerics(config, target.dtype)
-        engine = Engine(target, _engine_config(self._numerics))
+        engine = Engine(target, engine_config)
         engine.calibrate()
+        self._numerics = engine_config.numerics
         self._engine = AsyncEngine(engine, queue_limit=config.queue_limit)
 
     @classmethod
@@ -87,12 +89,12 @@ class Pipeline:
         if config.threads:
             torch.set_num_threads(config.threads)
         device, dtype = _placement(config)
-        widest = EngineConfig()
+        engine_config = _engine_config(config, dtype)
         target = Target.load(
             path,
             slots=config.slots,
             context_limit=config.context_limit,
-            max_width=max(widest.prefill_chunk, widest.max_draft_tokens + 1),
+            max_width=engine_config.widest_pass,
             dtype=dtype,
             device=device,
         )
@@ -103,7 +105,7 @@ class Pipeline:
             for name, directory in (indexes or {}).items()
         }
         encoder = PromptEncoder(auto_tokenizer, target.vocabulary_size)
-        return cls(target, encoder, tokenizer, opened, name=Path(path).name, config=config)
+        return cls(target, encoder, tokenizer, opened, name=Path(path).name, config=config, engine_config=engine_config)
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[Delta | Completion, None]:
         """Answer a request: deltas as they are committed, then the completion.
@@ -113,12 +115,13 @@ class Pipeline:
         Raises:
             RefdraftError: see `refdraft.errors`; raised before the first delta unless the service fails.
         """
-        job = await asyncio.to_thread(self._prepare, request)
-        answer = Answer(job, self._tokenizer, self._config.min_attribution_tokens)
-        async with aclosing(self._engine.stream(job.decode)) as commits:
-            async for commit in commits:
-                if delta := answer.add(commit):
-                    yield delta
+        with self._engine.place():
+            job = await asyncio.to_thread(self._prepare, request)
+            answer = Answer(job, self._tokenizer, self._config.min_attribution_tokens)
+            async with aclosing(self._engine.stream(job.decode)) as commits:
+                async for commit in commits:
+                    if delta := answer.add(commit):
+                        yield delta
         yield answer.completion()
 
     async def generate(self, request: GenerateRequest) -> Completion:
@@ -130,8 +133,9 @@ class Pipeline:
         raise AssertionError("a stream ends with a completion")
 
     def generate_sync(self, request: GenerateRequest) -> Completion:
-        """Answer a request as a whole, for callers without an event loop."""
-        return asyncio.run(self.generate(request))
+        """Answer a request as a whole, for callers without an event loop, or inside one that may be blocked."""
+        with ThreadPoolExecutor(1) as thread:  # a notebook's own thread runs a loop already
+            return thread.submit(lambda: asyncio.run(self.generate(request))).result()
 
     async def retrieve(self, retrieval: Retrieval) -> tuple[Passage, ...]:
         """Find passages for a query, best first."""
@@ -269,12 +273,8 @@ def _placement(config: PipelineConfig) -> tuple[str, str]:
     return device, dtype
 
 
-def _numerics(config: PipelineConfig, dtype: torch.dtype) -> Literal["strict", "fast"]:
-    if config.numerics == "auto":
-        return "fast" if dtype == torch.float32 else "strict"
-    return config.numerics
-
-
-def _engine_config(numerics: Literal["strict", "fast"]) -> EngineConfig:
+def _engine_config(config: PipelineConfig, dtype: str) -> EngineConfig:
     """A strict pass always costs its whole width, so it is kept to 16 columns."""
-    return EngineConfig(numerics=numerics, max_draft_tokens=15) if numerics == "strict" else EngineConfig()
+    if config.numerics == "strict" or (config.numerics == "auto" and dtype != "float32"):
+        return EngineConfig(numerics="strict", max_draft_tokens=15)
+    return EngineConfig(numerics="fast")

@@ -88,7 +88,7 @@ def load_tiny(tiny_model_directory: Path) -> Load:
     """Loads the tiny model with a short context, room for a strict prefill included."""
 
     def load(*, slots: int = 3, context_limit: int = CONTEXT_LIMIT, dtype: str = "float32") -> Target:
-        return Target.load(tiny_model_directory, slots=slots, context_limit=context_limit, max_width=32, dtype=dtype)
+        return Target.load(tiny_model_directory, slots=slots, context_limit=context_limit, max_width=33, dtype=dtype)
 
     return load
 
@@ -102,4 +102,4 @@ def targets(load_tiny: Load) -> dict[int, Target]:
 @pytest.fixture(scope="session")
 def decoder(targets: dict[int, Target]) -> Decoder:
     """Three slots, fast numerics, prompts in chunks of 16."""
-    return Decoder(targets[3], EngineConfig(prefill_chunk=16))
+    return Decoder(targets[3], EngineConfig(max_draft_tokens=32, prefill_chunk=16))

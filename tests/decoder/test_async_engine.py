@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -12,13 +12,13 @@ import torch
 
 from refdraft.decoder.async_engine import AsyncEngine
 from refdraft.decoder.engine import Engine, EngineConfig
-from refdraft.decoder.request import DecodeRequest
+from refdraft.decoder.request import Commit, DecodeRequest
 from refdraft.decoder.sampling import SamplingOptions
 from refdraft.decoder.target import Target
 from refdraft.errors import InvalidRequestError, OverloadedError, UnavailableError
 from tests.decoder.conftest import Decoder, Load
 
-CONFIG = EngineConfig(prefill_chunk=16)
+CONFIG = EngineConfig(max_draft_tokens=32, prefill_chunk=16)
 LONG = 800  # tokens: seconds of work, so that what waits for its end would be noticed
 
 
@@ -34,8 +34,15 @@ async def engine(target: Target) -> AsyncIterator[AsyncEngine]:
     await asyncio.to_thread(engine.close)
 
 
+async def stream(engine: AsyncEngine, request: DecodeRequest) -> AsyncGenerator[Commit, None]:
+    with engine.place():
+        async with aclosing(engine.stream(request)) as commits:
+            async for commit in commits:
+                yield commit
+
+
 async def ids_of(engine: AsyncEngine, request: DecodeRequest) -> list[int]:
-    return [token async for commit in engine.stream(request) for token in commit.tokens]
+    return [token async for commit in stream(engine, request) for token in commit.tokens]
 
 
 class Counter:
@@ -62,7 +69,7 @@ async def test_fifty_requests_on_four_slots(engine: AsyncEngine, target: Target)
 
 async def test_closing_a_stream_ends_its_decoding(engine: AsyncEngine) -> None:
     counter = Counter()
-    async with aclosing(engine.stream(DecodeRequest((5, 6), LONG, stop=counter))) as commits:
+    async with aclosing(stream(engine, DecodeRequest((5, 6), LONG, stop=counter))) as commits:
         async for _ in commits:
             break
     assert engine.running == 0
@@ -121,8 +128,8 @@ async def test_a_loop_that_is_closed_in_mid_request_harms_nobody(engine: AsyncEn
 
     def abandon() -> None:
         loop = asyncio.new_event_loop()
-        stream = engine.stream(DecodeRequest((5, 6), LONG, stop=counter))
-        loop.run_until_complete(anext(stream))
+        commits = stream(engine, DecodeRequest((5, 6), LONG, stop=counter))
+        loop.run_until_complete(anext(commits))
         loop.close()
 
     await asyncio.to_thread(abandon)

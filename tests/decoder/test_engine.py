@@ -138,7 +138,7 @@ specs = st.builds(
 def test_no_draft_neighbour_or_arrival_changes_an_output(
     targets: dict[int, Target], arriving: list[tuple[Spec, int]], slots: int
 ) -> None:
-    decoder = Decoder(targets[slots], EngineConfig(prefill_chunk=16))
+    decoder = Decoder(targets[slots], EngineConfig(max_draft_tokens=32, prefill_chunk=16))
     expected: list[Result] = []
     requests: list[DecodeRequest] = []
     drafters: dict[int, object] = {}
@@ -217,7 +217,7 @@ def test_the_earliest_rule_wins_and_the_end_of_sequence_among_equals(decoder: De
 
 
 def test_a_short_request_takes_the_slot_of_a_long_one(targets: dict[int, Target]) -> None:
-    decoder = Decoder(targets[1], EngineConfig(prefill_chunk=16))
+    decoder = Decoder(targets[1], EngineConfig(max_draft_tokens=32, prefill_chunk=16))
     long = DecodeRequest((PROMPT * 20)[:80], 16)
     short = DecodeRequest((7, 9), 30)
     results = decoder.run([perfect(decoder, long), perfect(decoder, short)])
@@ -279,7 +279,7 @@ def test_numbers_that_are_none_fail_their_own_request_and_leave_no_trace(load_ti
     with torch.no_grad():
         embeddings: Any = target.model.get_input_embeddings()
         embeddings.weight[511] = float("nan")
-    decoder = Decoder(target, EngineConfig(prefill_chunk=16))
+    decoder = Decoder(target, EngineConfig(max_draft_tokens=32, prefill_chunk=16))
     healthy = DecodeRequest(PROMPT, 40)
     expected = decoder.plain(healthy).output
     poisoned = DecodeRequest((9,) * 70 + (511,), 20)
@@ -289,7 +289,7 @@ def test_numbers_that_are_none_fail_their_own_request_and_leave_no_trace(load_ti
 
 
 def test_a_cancelled_slot_is_free_before_the_next_step(targets: dict[int, Target]) -> None:
-    engine = Engine(targets[1], EngineConfig(prefill_chunk=16))
+    engine = Engine(targets[1], EngineConfig(max_draft_tokens=32, prefill_chunk=16))
     first, second = Result(), Result()
     running = engine.prepare(DecodeRequest(PROMPT, 80), None, first.listen)
     waiting = engine.prepare(DecodeRequest(PROMPT, 80), None, second.listen)
@@ -311,7 +311,7 @@ def test_a_cancelled_slot_is_free_before_the_next_step(targets: dict[int, Target
 @pytest.mark.parametrize("size", [0, CONTEXT_LIMIT, CONTEXT_LIMIT + 1])
 def test_a_prompt_that_cannot_fit_is_refused(decoder: Decoder, size: int) -> None:
     with pytest.raises(InvalidRequestError, match=f"prompt: {size} tokens; between 1 and {CONTEXT_LIMIT - 1} fit"):
-        Engine(decoder.target).prepare(DecodeRequest((5,) * size, 4), None, Result().listen)
+        Engine(decoder.target, decoder.config).prepare(DecodeRequest((5,) * size, 4), None, Result().listen)
 
 
 class Logits:
@@ -380,11 +380,16 @@ def test_strict_numerics_gives_the_same_bits(
     same([late, other, copied], 2, [0, 0, 2], r0=chains(5))
 
 
-def test_calibration_makes_narrow_passes_where_width_costs(decoder: Decoder) -> None:
+def test_calibration_times_passes_up_to_the_widest(decoder: Decoder) -> None:
     engine = Engine(decoder.target, decoder.config)
     engine.calibrate(repeats=1)
-    assert set(engine.cost.seconds) == {1, 2, 4, 8, 16, 33}
+    assert set(engine.cost.seconds) == {w for w in (1, 2, 4, 8, 16, 32, 65) if w <= decoder.config.max_draft_tokens + 1}
     assert all(seconds > 0 for seconds in engine.cost.seconds.values())
+
+
+def test_a_target_without_room_for_the_widest_pass_is_refused(decoder: Decoder) -> None:
+    with pytest.raises(ValueError, match="room for passes of"):
+        Engine(decoder.target, EngineConfig(max_draft_tokens=decoder.target.max_width))
 
 
 def test_an_empty_proposal_is_plain_decoding(decoder: Decoder) -> None:

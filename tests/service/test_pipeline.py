@@ -281,6 +281,11 @@ def test_a_reference_of_a_megabyte_changes_nothing_but_the_speed(pipeline: Pipel
     assert completion.drafting.by_source["references"].accepted_tokens > 0, "a long text is cut, not left out"
 
 
+async def test_the_synchronous_call_works_inside_a_running_loop(pipeline: Pipeline) -> None:
+    request = GenerateRequest(prompt="The lambda expression", sampling=Sampling(max_tokens=5))
+    assert output(pipeline.generate_sync(request)) == output(await pipeline.generate(request))
+
+
 def test_prediction_counts(pipeline: Pipeline) -> None:
     request = GenerateRequest(prompt="The lambda expression", sampling=Sampling(max_tokens=60))
     expected = plain(pipeline, request)
