@@ -117,4 +117,5 @@ def _drafting_statistics(statistics: DecodeStatistics, committed: int) -> Drafti
             source: SourceStatistics(drafted_tokens=count, accepted_tokens=statistics.accepted.get(source, 0))
             for source, count in statistics.drafted.items()
         },
+        drafter_faults=statistics.drafter_faults,
     )

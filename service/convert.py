@@ -145,6 +145,7 @@ def completion_from_proto(message: pb.Completion) -> Completion:
             drafted_tokens=drafting.drafted_tokens,
             accepted_tokens=drafting.accepted_tokens,
             tokens_per_step=drafting.tokens_per_step,
+            drafter_faults=drafting.drafter_faults,
             by_source={name: _from_proto(SourceStatistics, counts) for name, counts in drafting.by_source.items()},
         ),
         attributions=tuple(_from_proto(Attribution, attribution) for attribution in message.attributions),

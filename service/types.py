@@ -65,7 +65,7 @@ class Drafting:
     """Whether and how far to draft. It changes the speed, never the output."""
 
     enabled: bool = True
-    max_draft_tokens: int = 16  # per step
+    max_draft_tokens: int = 16  # most per step, up to 64; strict numerics verifies 15 at most
     sources: Sequence[SourceName] = SOURCE_NAMES
 
 
@@ -106,13 +106,17 @@ class SourceStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftingStatistics:
-    """What drafting did for one request. The first token comes with the prefill and belongs to no step."""
+    """What drafting did for one request: the work done, tokens that a stop string cut off again included.
+
+    The first token comes with the prefill and belongs to no step.
+    """
 
     steps: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     tokens_per_step: float = 0.0  # committed tokens after the first, divided by steps; 0 without a step
     by_source: Mapping[str, SourceStatistics] = field(default_factory=dict)
+    drafter_faults: int = 0  # errors of the drafter; after the first the request was decoded plainly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

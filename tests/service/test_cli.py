@@ -52,6 +52,7 @@ def test_json_is_one_object_with_the_documented_keys(service: Service, capsys: p
         "accepted_tokens": 1,
         "tokens_per_step": 1.5,
         "by_source": {"prompt": {"drafted_tokens": 2, "accepted_tokens": 1}},
+        "drafter_faults": 0,
     }
     assert printed["attributions"] == [
         {"output_start": 0, "output_end": 1, "document_id": "d", "document_start": 5, "document_end": 6}

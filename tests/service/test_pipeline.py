@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from refdraft.decoder.drafter import Drafter
 from refdraft.errors import InvalidRequestError, NotFoundError, PreconditionError
 from refdraft.index_builder.build import BuildOptions, build_index
 from refdraft.retriever.tokenizer import Tokenizer
@@ -348,3 +349,18 @@ def test_the_target_and_the_indexes_describe_themselves(pipeline: Pipeline, inde
 def test_a_configuration_is_checked_at_once(options: dict[str, int]) -> None:
     with pytest.raises(InvalidRequestError, match=next(iter(options))):
         PipelineConfig(**options)  # type: ignore[arg-type]
+
+
+def test_a_drafter_that_fails_is_counted_and_changes_nothing_else(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = GenerateRequest(prompt="The lambda expression", sampling=Sampling(max_tokens=20))
+    expected = plain(pipeline, request)
+
+    def fail(drafter: Drafter, limit: int) -> None:
+        raise RuntimeError("a drafter's fault")
+
+    monkeypatch.setattr(Drafter, "propose", fail)
+    completion = pipeline.generate_sync(request)
+    assert output(completion) == output(expected)
+    assert (completion.drafting.drafter_faults, completion.drafting.drafted_tokens) == (1, 0)

@@ -428,7 +428,7 @@ class Drafting(_message.Message):
     enabled: _builtins.bool
     """False decodes plainly. Default: true."""
     max_draft_tokens: _builtins.int
-    """Most draft tokens to verify in one step, 0 to 64. Default: 16."""
+    """Most draft tokens to verify in one step, 0 to 64; strict numerics verifies 15 at most. Default: 16."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[Global___DraftSource.ValueType]:
         """What spans may be copied from. Default: empty, which means all."""
@@ -667,7 +667,7 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class DraftingStatistics(_message.Message):
-    """What drafting did for one request."""
+    """What drafting did for one request: the work done, tokens that a stop string cut off again included."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -697,6 +697,7 @@ class DraftingStatistics(_message.Message):
     ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     TOKENS_PER_STEP_FIELD_NUMBER: _builtins.int
     BY_SOURCE_FIELD_NUMBER: _builtins.int
+    DRAFTER_FAULTS_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
     """Forward passes of the target after the prefill."""
     drafted_tokens: _builtins.int
@@ -705,6 +706,8 @@ class DraftingStatistics(_message.Message):
     """Draft tokens that the target agreed with."""
     tokens_per_step: _builtins.float
     """Tokens committed after the first, divided by steps; 0 without a step."""
+    drafter_faults: _builtins.int
+    """Errors of the drafter; after the first the request was decoded plainly."""
     @_builtins.property
     def by_source(self) -> _containers.MessageMap[_builtins.str, Global___SourceStatistics]:
         """The same counts by source: "references", "prompt", "prediction", "output"."""
@@ -717,10 +720,11 @@ class DraftingStatistics(_message.Message):
         accepted_tokens: _builtins.int = ...,
         tokens_per_step: _builtins.float = ...,
         by_source: _abc.Mapping[_builtins.str, Global___SourceStatistics] | None = ...,
+        drafter_faults: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "by_source", b"by_source", "drafted_tokens", b"drafted_tokens", "steps", b"steps", "tokens_per_step", b"tokens_per_step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "by_source", b"by_source", "drafted_tokens", b"drafted_tokens", "drafter_faults", b"drafter_faults", "steps", b"steps", "tokens_per_step", b"tokens_per_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
