@@ -3,6 +3,7 @@
 script -qec '.venv/bin/refdraft demo' /tmp/demo.txt && .venv/bin/python docs/picture.py /tmp/demo.txt
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def main() -> None:
         console = Console(width=WIDTH, record=True, file=nowhere, force_terminal=True)
         console.print("$ refdraft demo", style="bold")
         console.print(Text.from_ansi("\n".join(lines[start:cut] + lines[summary:])))
-        svg = console.export_svg(title="refdraft demo")
+        svg = re.sub(r"@font-face \{.*?\}", "", console.export_svg(title="refdraft demo"), flags=re.DOTALL)
     Path(__file__).with_name("demo.svg").write_text(svg, encoding="utf-8")
 
 
