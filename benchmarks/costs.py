@@ -1,6 +1,9 @@
-"""What drafting costs a step, and what building an index costs, on text that every Python brings along.
+"""What a pass, drafting at a step, and building an index cost, on text that every Python brings along.
 
     .venv/bin/python benchmarks/costs.py
+
+Passes: the default model in float32 on one thread, 256 tokens in the cache, by the tokens that a pass runs, as
+multiples of a pass over one; the engine measures the same at its start.
 
 Drafting: references of 1k, 8k, 64k and 512k tokens (the standard library's source); the output is a stretch of
 the same source with every 20th token changed, so that matches are found, lost and found again. Times are CPU time
@@ -19,8 +22,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from refdraft.decoder.drafter import Drafter
+from refdraft.decoder.engine import Engine, EngineConfig
 from refdraft.decoder.odds import AcceptanceRates
+from refdraft.decoder.target import Target
 from refdraft.index_builder.build import BuildOptions, build_index
 from refdraft.retriever.tokenizer import Tokenizer
 from refdraft.service.default_model import default_model_directory
@@ -38,6 +45,16 @@ def read_modules() -> Iterator[tuple[str, str]]:
     for path in sorted(root.rglob("*.py")):
         if "site-packages" not in path.parts and "test" not in path.parts:
             yield str(path.relative_to(root)), path.read_text(encoding="utf-8", errors="replace")
+
+
+def measure_passes() -> dict[str, float]:
+    """Time passes by their width as the engine does."""
+    torch.set_num_threads(1)
+    config = EngineConfig()
+    target = Target.load(default_model_directory(), slots=1, context_limit=1024, max_width=config.widest_pass)
+    engine = Engine(target, config)
+    engine.calibrate(repeats=7)
+    return {str(width): round(seconds / engine.cost(1), 2) for width, seconds in engine.cost.seconds.items()}
 
 
 def measure_drafting(ids: list[int], size: int) -> dict[str, float]:
@@ -103,6 +120,7 @@ def main() -> None:
         if len(ids) < max(REFERENCE_TOKENS):
             ids += tokenizer.encode(text).tolist()
     report = {
+        "passes": measure_passes(),
         "drafting": [measure_drafting(ids, size) for size in REFERENCE_TOKENS],
         "index": [measure_index(modules, tokenizer, dense=dense) for dense in (False, True)],
     }
