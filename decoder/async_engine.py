@@ -64,6 +64,7 @@ class AsyncEngine:
         """
         slot: Slot | None = None
         try:
+            self._engine.check(request)  # before a drafter is built for nothing
             drafter = await asyncio.to_thread(self._engine.build_drafter, request)
             commits: asyncio.Queue[Commit | Exception] = asyncio.Queue()
             loop = asyncio.get_running_loop()

@@ -122,16 +122,24 @@ class Engine:
             log.exception("building a drafter failed; the request is decoded plainly")
             return None
 
-    def prepare(self, request: DecodeRequest, drafter: Drafter | None, listener: Listener) -> Slot:
-        """Check a request and make its slot, not queued yet. Safe in any thread.
+    def check(self, request: DecodeRequest) -> None:
+        """Refuse what can never be decoded. Safe in any thread.
 
-        `listener` will be called with every `Commit`, or once with an exception that ends the request.
+        Raises:
+            InvalidRequestError: the prompt is empty or does not fit the context.
         """
         if not 0 < len(request.prompt) < self.target.context_limit:
             raise InvalidRequestError(
                 f"{len(request.prompt)} tokens; between 1 and {self.target.context_limit - 1} fit the context",
                 field="prompt",
             )
+
+    def prepare(self, request: DecodeRequest, drafter: Drafter | None, listener: Listener) -> Slot:
+        """Check a request and make its slot, not queued yet. Safe in any thread.
+
+        `listener` will be called with every `Commit`, or once with an exception that ends the request.
+        """
+        self.check(request)
         return Slot(request, listener, drafter)
 
     def submit(self, slot: Slot) -> None:

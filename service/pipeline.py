@@ -134,6 +134,10 @@ class Pipeline:
 
     def generate_sync(self, request: GenerateRequest) -> Completion:
         """Answer a request as a whole, for callers without an event loop, or inside one that may be blocked."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.generate(request))
         with ThreadPoolExecutor(1) as thread:  # a notebook's own thread runs a loop already
             return thread.submit(lambda: asyncio.run(self.generate(request))).result()
 
