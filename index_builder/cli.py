@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -12,15 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from refdraft.controls import neutral
+
 if TYPE_CHECKING:
     from refdraft.index_builder.documents import Problem
     from refdraft.retriever.index import Hit
     from refdraft.retriever.manifest import Manifest
 
 _Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
-
-# A document may hold control sequences; they must not reach a terminal.
-_CONTROLS = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
 
 def add_parser(commands: _Commands[argparse.ArgumentParser], *, default_tokenizer: Callable[[], Path]) -> None:
@@ -144,7 +142,7 @@ def _search(arguments: argparse.Namespace) -> int:
         hits = index.search(arguments.query, top_k=arguments.top_k, mode=arguments.mode)
     for rank, hit in enumerate(hits, start=1):
         shown = _hit_json(hit) if arguments.json else _hit_text(rank, hit)
-        print(_CONTROLS.sub("\ufffd", shown) if sys.stdout.isatty() else shown)
+        print(neutral(shown) if sys.stdout.isatty() else shown)
     if not hits:
         print("nothing found", file=sys.stderr)
     return 0

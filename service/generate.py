@@ -10,9 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from refdraft.controls import neutral
 from refdraft.errors import InvalidRequestError, NotFoundError
 from refdraft.service.options import add_model_options, check_indexes, pipeline_config
-from refdraft.service.terminal import Painter, figures, neutral, wants_colour
+from refdraft.service.terminal import Painter, figures, wants_colour
 from refdraft.service.types import (
     SEARCH_MODES,
     Completion,

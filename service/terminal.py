@@ -4,23 +4,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
+from refdraft.controls import neutral
 from refdraft.service.types import Attribution, Completion, Delta
 
 # Bright and dark backgrounds alike: green, blue, magenta, yellow, cyan, red.
 COLOURS = (32, 34, 35, 33, 36, 31)
 
-# An answer may quote a reference that holds control sequences; they must not reach the terminal.
-_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
 
 def wants_colour(stream: TextIO) -> bool:
     """Tell whether to colour what is written to a stream: a terminal, and no NO_COLOR in the environment."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
-
-
-def neutral(text: str) -> str:
-    """Make the control characters of a text visible, all but newlines and tabs."""
-    return text.translate(_CONTROLS)
 
 
 def paint(text: str, attributions: Sequence[Attribution], colours: Mapping[str, int], *, start: int = 0) -> str:
