@@ -81,6 +81,6 @@ def find_stop(text: str, stops: Iterable[str], start: int = 0) -> int:
 def unfinished_stop(text: str, stops: Iterable[str]) -> int:
     """Length of the longest end of `text` that more text could complete to a stop string."""
     return max(
-        (size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])),
+        (size for stop in stops for size in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:size])),
         default=0,
     )
