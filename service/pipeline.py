@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,7 +25,7 @@ from refdraft.service.answer import Answer, Job
 from refdraft.service.attribution import Document
 from refdraft.service.config import PipelineConfig
 from refdraft.service.default_model import default_model_directory
-from refdraft.service.prompts import PromptEncoder, prompt_query
+from refdraft.service.prompts import PromptEncoder
 from refdraft.service.text import StopStrings
 from refdraft.service.types import (
     Completion,
@@ -36,7 +36,7 @@ from refdraft.service.types import (
     Passage,
     Retrieval,
 )
-from refdraft.service.validation import MAX_SEED, validate, validate_retrieval
+from refdraft.service.validation import MAX_SEED, searchable_text, validate, validate_retrieval
 
 _RANKED_REFERENCES = 64  # of more references than this, those that fit the prompt best are drafted from
 
@@ -208,7 +208,7 @@ class Pipeline:
         validate(request, self._config.limits)
         passages: tuple[Passage, ...] = ()
         if request.retrieval:
-            passages = self._search(request.retrieval, request.retrieval.query or prompt_query(request))
+            passages = self._search(request.retrieval, request.retrieval.query or searchable_text(request))
         prompt, passages = self._place(request, passages)
         sampling, drafting = request.sampling, request.drafting
         seed = secrets.randbelow(MAX_SEED + 1) if sampling.seed is None else sampling.seed
@@ -245,9 +245,7 @@ class Pipeline:
         """What the request drafts from, best first: its passages, then its references in their own order."""
         references = request.references
         if len(references) > _RANKED_REFERENCES:
-            query = request.prediction
-            with suppress(InvalidRequestError):  # token ids hold no words to rank by
-                query = prompt_query(request)
+            query = searchable_text(request) or request.prediction
             order = rank_texts(query, [reference.text for reference in references], _RANKED_REFERENCES)
             references = [references[position] for position in order]
         texts = [(passage.document_id, passage.text, passage.start) for passage in passages]

@@ -106,20 +106,6 @@ class PromptEncoder:
         return list(ids)
 
 
-def prompt_query(request: GenerateRequest) -> str:
-    """What to search for where the request does not say: the prompt's text, or its last user turn.
-
-    Raises:
-        InvalidRequestError: the prompt is token ids.
-    """
-    if isinstance(request.prompt, str):
-        return request.prompt
-    if isinstance(request.prompt[0], Message):
-        turns = cast("Sequence[Message]", request.prompt)
-        return turns[_last_user_turn(turns)].content
-    raise InvalidRequestError("token ids cannot be searched for: say what to search", field="retrieval.query")
-
-
 def place_passages(prompt: str, passages: Sequence[Passage]) -> str:
     """The prompt behind its passages, best first, each under its title; the prompt alone without any."""
     if not passages:

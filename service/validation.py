@@ -57,7 +57,7 @@ def validate(request: GenerateRequest, limits: Limits) -> None:
     if request.retrieval is not None:
         validate_retrieval(request.retrieval)
         _require(
-            request.retrieval.query is not None or _searchable_text(request).strip() != "",
+            request.retrieval.query is not None or searchable_text(request).strip() != "",
             "the prompt holds no text to search for; say what to search for",
             "retrieval.query",
         )
@@ -82,6 +82,14 @@ def validate_retrieval(retrieval: Retrieval, *, query_required: bool = False) ->
         _require(retrieval.query.strip() != "", "is empty", "retrieval.query")
 
 
+def searchable_text(request: GenerateRequest) -> str:
+    """What a retrieval without a query searches for: the prompt's text, or its last user turn; "" for token ids."""
+    if isinstance(request.prompt, str):
+        return request.prompt
+    turns = (turn for turn in reversed(request.prompt) if isinstance(turn, Message))
+    return next((turn.content for turn in turns if turn.role == "user"), "")
+
+
 def _validate_prompt(request: GenerateRequest) -> None:
     prompt = request.prompt
     _expect(request.raw, bool, "raw")
@@ -101,14 +109,6 @@ def _validate_prompt(request: GenerateRequest) -> None:
         if isinstance(turn, Message):
             _utf8_length(turn.role, f"prompt[{position}].role")
             _utf8_length(turn.content, f"prompt[{position}].content")
-
-
-def _searchable_text(request: GenerateRequest) -> str:
-    """What a retrieval without a query searches for: the prompt's text, or its last user turn."""
-    if isinstance(request.prompt, str):
-        return request.prompt
-    turns = (turn for turn in reversed(request.prompt) if isinstance(turn, Message))
-    return next((turn.content for turn in turns if turn.role == "user"), "")
 
 
 def _validate_references(request: GenerateRequest, limits: Limits) -> None:

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from refdraft.errors import InvalidRequestError
-from refdraft.service.prompts import PromptEncoder, place_passages, prompt_query
-from refdraft.service.types import GenerateRequest, Message, Passage
+from refdraft.service.prompts import PromptEncoder, place_passages
+from refdraft.service.types import GenerateRequest, Message, Passage, Retrieval
+from refdraft.service.validation import Limits, searchable_text, validate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -123,7 +124,8 @@ def test_raw_text_without_a_token_is_refused(tiny_tokenizer: "PreTrainedTokenize
 
 
 def test_the_query_is_the_text_or_the_last_user_turn() -> None:
-    assert prompt_query(GenerateRequest(prompt="What?")) == "What?"
-    assert prompt_query(GenerateRequest(prompt=CHAT)) == "Second?"
-    with pytest.raises(InvalidRequestError, match=r"retrieval\.query: token ids cannot be searched for"):
-        prompt_query(GenerateRequest(prompt=[1, 2]))
+    assert searchable_text(GenerateRequest(prompt="What?")) == "What?"
+    assert searchable_text(GenerateRequest(prompt=CHAT)) == "Second?"
+    assert searchable_text(GenerateRequest(prompt=[1, 2])) == ""
+    with pytest.raises(InvalidRequestError, match=r"retrieval\.query: the prompt holds no text to search for"):
+        validate(GenerateRequest(prompt=[1, 2], retrieval=Retrieval(index="facts")), Limits())
