@@ -30,22 +30,54 @@ class _Window:
     width: int
     cells: int
 
+    def write(self, store: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """Put `states` ([rows, heads, width, head size]) in a layer's cells, and return all that the rows may see."""
+        rows = store[self.rows]
+        if len(states) == 1:
+            start = int(self.starts[0])
+            rows[:, :, start : start + self.width] = states
+        else:
+            cells = self.starts[:, None] + torch.arange(self.width, device=store.device)
+            index = torch.arange(len(states), device=store.device)[:, None]
+            rows[index, :, cells] = states.transpose(1, 2)
+        return rows[:, :, : self.cells]
+
+
+class _Store:
+    """Keys and values of all layers, each [layers, slots, heads, cells, head size], written in place.
+
+    One tensor each serves because every verified family gives all its layers one shape. Layers with a sliding
+    window keep all cells too, and the mask alone forgets: in a ring, a rejected draft would have overwritten
+    tokens that are still within the window.
+    """
+
+    def __init__(self, layers: int, slots: int, cells: int) -> None:
+        self.layers, self.slots, self.cells = layers, slots, cells
+        self.tensors: tuple[torch.Tensor, ...] = ()  # keys and values, once the first pass has shown their shape
+        self.window: _Window | None = None
+
+    def allocate(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Zeros: a masked cell has weight 0, but 0 times the NaN that memory may hold is NaN."""
+        self.tensors = tuple(
+            states.new_zeros(self.layers, self.slots, states.shape[1], self.cells, states.shape[3])
+            for states in (key_states, value_states)
+        )
+
 
 class _SlotLayer(CacheLayerMixin):
-    """One layer's keys and values: [slots, heads, cells, head size], written in place at each row's own cell."""
+    """One layer of the store, as transformers sees it."""
 
     is_sliding = False
 
-    def __init__(self, slots: int, cells: int) -> None:
+    def __init__(self, store: _Store, index: int) -> None:
         super().__init__()
-        self._slots, self._cells = slots, cells
-        self.window: _Window | None = None
+        self._store, self._index = store, index
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate zeros: a masked cell has weight 0, but 0 times the NaN that memory may hold is NaN."""
-        for name, states in (("keys", key_states), ("values", value_states)):
-            _, heads, _, size = states.shape
-            setattr(self, name, states.new_zeros(self._slots, heads, self._cells, size))
+        """Take this layer's views of the store."""
+        if not self._store.tensors:
+            self._store.allocate(key_states, value_states)
+        self.keys, self.values = (tensor[self._index] for tensor in self._store.tensors)
         self.is_initialized = True
 
     def update(
@@ -54,12 +86,11 @@ class _SlotLayer(CacheLayerMixin):
         """Write the pass's keys and values, and return all that its rows may attend to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        window = self.window
+        window = self._store.window
         assert window is not None
-        return (
-            _write(self.keys, key_states, window),
-            _write(self.values, value_states, window),
-        )
+        assert self.keys is not None
+        assert self.values is not None
+        return window.write(self.keys, key_states), window.write(self.values, value_states)
 
     def get_seq_length(self) -> int:
         """Unused: positions and mask are always given."""
@@ -67,24 +98,11 @@ class _SlotLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         """Cells of a slot."""
-        return self._cells
+        return self._store.cells
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Cells that the pass attends to, from cell 0 on."""
-        return (self.window.cells if self.window else query_length), 0
-
-
-def _write(store: torch.Tensor | None, states: torch.Tensor, window: _Window) -> torch.Tensor:
-    assert store is not None
-    rows = store[window.rows]
-    if len(states) == 1:
-        start = int(window.starts[0])
-        rows[:, :, start : start + window.width] = states
-    else:
-        cells = window.starts[:, None] + torch.arange(window.width, device=store.device)
-        index = torch.arange(len(states), device=store.device)[:, None]
-        rows[index, :, cells] = states.transpose(1, 2)
-    return rows[:, :, : window.cells]
+        """Unused: the mask is always given."""
+        return query_length, 0
 
 
 def _packed_sdpa(
@@ -127,8 +145,9 @@ class Target:
         self.slots, self.context_limit, self.max_width = slots, context_limit, max_width
         self.cells = context_limit + max_width
         self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
-        self._layers = [_SlotLayer(slots, self.cells) for _ in range(model.config.num_hidden_layers)]
-        self._cache = Cache(layers=list(self._layers))
+        layers: int = model.config.num_hidden_layers
+        self._store = _Store(layers, slots, self.cells)
+        self._cache = Cache(layers=[_SlotLayer(self._store, index) for index in range(layers)])
 
     @classmethod
     def load(
@@ -186,14 +205,12 @@ class Target:
         """
         rows, width = batch.tokens.shape
         device = self.device
-        window = _Window(
+        self._store.window = _Window(
             slice(batch.first_slot, batch.first_slot + rows),
             torch.from_numpy(batch.starts).to(device),
             width,
             batch.mask.shape[2],
         )
-        for layer in self._layers:
-            layer.window = window
         output = self.model(
             input_ids=torch.from_numpy(batch.tokens).to(device),
             position_ids=torch.from_numpy(batch.positions).to(device),
@@ -218,16 +235,17 @@ class Target:
             return
         source = torch.tensor(path, device=self.device) + start
         goal = slice(start + 1, start + 1 + len(path))
-        for layer in self._layers:
-            assert layer.keys is not None
-            assert layer.values is not None
-            layer.keys[slot, :, goal] = layer.keys[slot, :, source]
-            layer.values[slot, :, goal] = layer.values[slot, :, source]
+        for tensor in self._store.tensors:
+            tensor[:, slot, :, goal] = tensor[:, slot, :, source]
+
+    @torch.inference_mode()
+    def copy(self, source_slot: int, goal_slot: int, length: int) -> None:
+        """Copy the first `length` cells of a row: several samples of one prompt share one prefill."""
+        for tensor in self._store.tensors:
+            tensor[:, goal_slot, :, :length] = tensor[:, source_slot, :, :length]
 
     @torch.inference_mode()
     def clear(self, slot: int) -> None:
         """Zero a row of the cache: a NaN that a failed request left would spread, as 0 times NaN is NaN."""
-        for layer in self._layers:
-            if layer.keys is not None and layer.values is not None:
-                layer.keys[slot] = 0
-                layer.values[slot] = 0
+        for tensor in self._store.tensors:
+            tensor[:, slot] = 0

@@ -76,7 +76,9 @@ def prefill(target: Target, slot: int, prompt: Sequence[int], chunk: int) -> tor
 
 def random_draft(rng: np.random.Generator, nodes: int, *, chain: bool) -> Draft:
     parents = tuple(node - 1 if chain else int(rng.integers(-1, node)) for node in range(nodes))
-    return Draft(tuple(rng.integers(3, VOCABULARY, nodes).tolist()), parents, (Origin("output", 0, 0),) * nodes)
+    return Draft(
+        tuple(rng.integers(3, VOCABULARY, nodes).tolist()), parents, (Origin("output", 0, 0),) * nodes, (1.0,) * nodes
+    )
 
 
 def path_to(draft: Draft, node: int) -> list[int]:
@@ -139,6 +141,20 @@ def test_a_prefill_can_ask_for_the_logits_of_one_token(checkpoint: Path) -> None
     last = target.run(batch, last_only=2)
     assert last.shape == (1, 1, VOCABULARY)
     torch.testing.assert_close(last[0, 0], every[0, 2], atol=1e-5, rtol=1e-5)
+
+
+def test_a_copied_row_decodes_as_its_source_does(tmp_path: Path) -> None:
+    """Same bits, and the goal keeps nothing of its own: what was behind the copied cells stays masked."""
+    target = load(make("llama", tmp_path))
+    rng = np.random.default_rng(3)
+    prompt, other = (rng.integers(3, VOCABULARY, size).tolist() for size in (21, 30))
+    prefill(target, 0, prompt, 8)
+    prefill(target, 2, other, 8)
+    target.copy(0, 2, len(prompt))
+    rows = [Row(len(prompt), 7), Row(0), Row(len(prompt), 7)]
+    logits = target.run(Batch.decode(0, rows, width=1, cells=target.cells, last_position=LIMIT - 1))
+    assert torch.equal(logits[0], logits[2])
+    torch.testing.assert_close(logits[2, 0], forward(load_reference(tmp_path), [*prompt, 7])[-1], atol=1e-4, rtol=1e-4)
 
 
 def test_an_unverified_family_is_refused(tmp_path: Path) -> None:
