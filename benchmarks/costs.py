@@ -68,7 +68,7 @@ def measure_drafting(ids: list[int], size: int) -> dict[str, float]:
     position = 0
     while position < len(output):
         start = time.process_time()
-        draft, _ = drafter.propose(DRAFT_TOKENS)
+        draft = drafter.propose(DRAFT_TOKENS)
         steps.append(time.process_time() - start)
         accepted = 0
         while accepted < len(draft) and draft.tokens[: accepted + 1] == tuple(

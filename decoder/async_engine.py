@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from refdraft.decoder.engine import Engine, Slot
+from refdraft.decoder.engine import Engine
 from refdraft.decoder.request import Commit, DecodeRequest
+from refdraft.decoder.slot import Listener, Slot
 from refdraft.errors import OverloadedError, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -53,38 +54,39 @@ class AsyncEngine:
             with self._wake:
                 self._running -= 1
 
-    async def stream(self, request: DecodeRequest) -> AsyncGenerator[Commit, None]:
-        """Decode a request, for which the caller holds a place; the last commit carries the finish reason.
+    async def stream(self, requests: Sequence[DecodeRequest]) -> AsyncGenerator[tuple[int, Commit], None]:
+        """Decode the samples of one prompt, for which the caller holds a place.
 
-        Closing the iterator early cancels the request and frees its slot before the next step.
+        Closing the iterator early cancels them all and frees their slots before the next step.
+
+        Args:
+            requests: at least one; all have the same prompt, which is prefilled once.
+
+        Yields:
+            (position in `requests`, commit); each request's last commit carries its finish reason.
 
         Raises:
             UnavailableError: the engine was closed.
-            InvalidRequestError: the prompt does not fit the context.
+            InvalidRequestError: the prompt does not fit the context, or what a request allows leaves no token.
         """
-        slot: Slot | None = None
+        samples: list[Slot] = []
         try:
-            self._engine.check(request)  # before a drafter is built for nothing
-            drafter = await asyncio.to_thread(self._engine.build_drafter, request)
-            commits: asyncio.Queue[Commit | Exception] = asyncio.Queue()
-            loop = asyncio.get_running_loop()
-
-            def listen(commit: Commit | Exception) -> None:
-                with suppress(RuntimeError):  # the caller's loop is closed: nobody listens any more
-                    loop.call_soon_threadsafe(commits.put_nowait, commit)
-
-            slot = self._engine.prepare(request, drafter, listen)
-            self._call(lambda: self._engine.submit(slot))
-            while True:
-                commit = await commits.get()
+            self._engine.check(requests[0])  # before a drafter is built for nothing
+            commits: asyncio.Queue[tuple[int, Commit | Exception]] = asyncio.Queue()
+            for position, request in enumerate(requests):
+                drafter = await asyncio.to_thread(self._engine.build_drafter, request)
+                samples.append(self._engine.prepare(request, drafter, _listener(position, commits)))
+            self._call(lambda: self._engine.submit(*samples))
+            running = len(samples)
+            while running:
+                position, commit = await commits.get()
                 if isinstance(commit, Exception):
                     raise commit
-                yield commit
-                if commit.finish_reason:
-                    return
+                yield position, commit
+                running -= commit.finish_reason is not None
         finally:
-            if slot:
-                slot.cancelled = True
+            for sample in samples:
+                sample.cancelled = True
 
     def close(self) -> None:
         """Stop after the step under way; requests that have not finished end with UnavailableError."""
@@ -117,3 +119,14 @@ class AsyncEngine:
         for call in calls:
             call()
         return not self._closed
+
+
+def _listener(position: int, commits: "asyncio.Queue[tuple[int, Commit | Exception]]") -> Listener:
+    """Carries what the engine's thread says of one sample to the running loop."""
+    loop = asyncio.get_running_loop()
+
+    def listen(commit: Commit | Exception) -> None:
+        with suppress(RuntimeError):  # the caller's loop is closed: nobody listens any more
+            loop.call_soon_threadsafe(commits.put_nowait, (position, commit))
+
+    return listen

@@ -41,8 +41,8 @@ class Drafter:
         self._vocabulary_size = vocabulary_size
         self._proposals: list[Span] = []
 
-    def propose(self, limit: int) -> tuple[Draft, list[float]]:
-        """The best chain of at most `limit` tokens, and the chance of each of them to be accepted."""
+    def propose(self, limit: int) -> Draft:
+        """The best chain of at most `limit` tokens."""
         self._proposals = [span for source in self._sources if (span := source.propose(limit))]
         best: Span | None = None
         best_survival: list[float] = []
@@ -51,9 +51,9 @@ class Drafter:
             if sum(survival) > sum(best_survival):
                 best, best_survival = span, survival
         if best is None:
-            return EMPTY, []
+            return EMPTY
         size = len(best_survival)
-        return Draft.chain(best.tokens[:size], self._credit(best)[:size]), best_survival
+        return Draft.chain(best.tokens[:size], self._credit(best)[:size], best_survival)
 
     def _credit(self, best: Span) -> tuple[Origin, ...]:
         """The origins of a span; what a better source proposed alike is credited to that source."""

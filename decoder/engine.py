@@ -6,27 +6,27 @@ Single-threaded and free of I/O; `async_engine.py` gives it a thread and an asyn
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refdraft.decoder.batch import Batch, Row
+from refdraft.decoder.constraint import permitted
 from refdraft.decoder.draft import EMPTY, Draft, Origin
 from refdraft.decoder.drafter import Drafter
 from refdraft.decoder.odds import AcceptanceRates
 from refdraft.decoder.planner import PassCost, plan_width
-from refdraft.decoder.request import Commit, DecodeRequest, DecodeStatistics, FinishReason
-from refdraft.decoder.sampling import choose
+from refdraft.decoder.request import Commit, DecodeRequest, DecodeStatistics, FinishReason, TokenLogprob
+from refdraft.decoder.sampler import Sampler
+from refdraft.decoder.slot import Family, Listener, Slot
 from refdraft.decoder.target import Target
 from refdraft.decoder.verify import verify
 from refdraft.errors import InvalidRequestError
 
 log = logging.getLogger(__name__)
-
-Listener = Callable[[Commit | Exception], None]
 
 _CALIBRATION_WIDTHS = (1, 2, 4, 8, 16, 32, 65)
 _CALIBRATION_LENGTH = 256  # cells in the cache while a pass is timed
@@ -38,8 +38,8 @@ class EngineConfig:
 
     Attributes:
         numerics: "strict" runs every decode pass in one shape, so that logits are bit-identical with and without
-            drafts, as long as these are chains (a branch lies in other cells of the cache, and float sums mind
-            their order); "fast" takes the cheapest shape.
+            drafts, and verifies chains only (a branch lies in other cells of the cache than plain decoding's
+            token would, and float sums mind their order); "fast" takes the cheapest shape.
         max_draft_tokens: drafted tokens a row at most, whatever a request asks for; the width of a strict pass
             is one more.
         prefill_chunk: prompt tokens a prefill pass; decode steps of the others run between the chunks.
@@ -54,30 +54,6 @@ class EngineConfig:
         """Columns that a pass may have beyond a slot's context, padding included."""
         decode = self.max_draft_tokens + 1
         return max(decode, self.prefill_chunk) if self.numerics == "strict" else decode
-
-
-@dataclass(slots=True)
-class Slot:
-    """One request's place in the batch and its row of the KV cache."""
-
-    request: DecodeRequest
-    listener: Listener
-    drafter: Drafter | None
-    cached: int = 0  # tokens of the context whose keys and values are in the cache
-    token: int | None = None  # the newest committed token, not in the cache yet; None while prefilling
-    generated: int = 0
-    cancelled: bool = False
-    statistics: DecodeStatistics = field(default_factory=DecodeStatistics)
-
-    @property
-    def length(self) -> int:
-        """Tokens of the context."""
-        return len(self.request.prompt) + self.generated
-
-    def draft_room(self, context_limit: int) -> int:
-        """Draft tokens that could all be committed before a length limit ends the output."""
-        left = min(self.request.max_tokens - self.generated, context_limit - self.length)
-        return min(self.request.max_draft_tokens, left - 1)
 
 
 class Engine:
@@ -137,14 +113,20 @@ class Engine:
     def prepare(self, request: DecodeRequest, drafter: Drafter | None, listener: Listener) -> Slot:
         """Check a request and make its slot, not queued yet. Safe in any thread.
 
-        `listener` will be called with every `Commit`, or once with an exception that ends the request.
+        `listener` will be called with every `Commit`, and with an exception if one ends the request.
+
+        Raises:
+            InvalidRequestError: as `check`, or an option names a token id beyond the vocabulary.
         """
         self.check(request)
-        return Slot(request, listener, drafter)
+        return Slot(request, listener, drafter, Sampler(request, self.target.vocabulary_size))
 
-    def submit(self, slot: Slot) -> None:
-        """Queue a prepared request."""
-        self.waiting.append(slot)
+    def submit(self, *samples: Slot) -> None:
+        """Queue prepared requests; several must have one and the same prompt, which is prefilled once."""
+        family = Family(deque(samples))
+        for sample in samples:
+            sample.family = family
+        self.waiting.append(family.waiting.popleft())
 
     def step(self) -> None:
         """Admit what fits, prefill one chunk of one request, and run one decode pass for all others."""
@@ -161,6 +143,8 @@ class Engine:
             failed += self.waiting
             self.waiting.clear()
         for slot in failed:
+            while sample := slot.family.next():
+                sample.listener(error)
             slot.listener(error)
 
     def calibrate(self, *, repeats: int = 3) -> None:
@@ -180,13 +164,43 @@ class Engine:
         self.cost = PassCost(seconds)
 
     def _drop_cancelled(self) -> None:
-        self.waiting = deque(slot for slot in self.waiting if not slot.cancelled)
-        self._slots = [None if slot and slot.cancelled else slot for slot in self._slots]
+        heirs = (slot.family.next() if slot.cancelled else slot for slot in self.waiting)
+        self.waiting = deque(slot for slot in heirs if slot)
+        for index, slot in enumerate(self._slots):
+            if slot and slot.cancelled:
+                self._release(index, slot)
 
     def _admit(self) -> None:
-        for index, slot in enumerate(self._slots):
-            if slot is None and self.waiting:
-                self._slots[index] = self.waiting.popleft()
+        for index in range(len(self._slots)):
+            while self._slots[index] is None and self._fill(index):
+                pass  # a sample may end with its first token
+
+    def _fill(self, index: int) -> bool:
+        """Give a free slot to a sample whose prompt is in the cache, else to the next request; False: to none."""
+        for source, slot in enumerate(self._slots):
+            if slot and slot.family.logits is not None and (sample := slot.family.next()):
+                self.target.copy(source, index, len(sample.request.prompt))
+                self._start(index, sample, slot.family.logits)
+                return True
+        if self.waiting:
+            self._slots[index] = self.waiting.popleft()
+            return True
+        return False
+
+    def _release(self, index: int, slot: Slot) -> None:
+        """Free a slot, whose keys and values of the prompt pass to the next sample of its family."""
+        self._slots[index] = None
+        if not (sample := slot.family.next()):
+            return
+        if slot.family.logits is None:
+            self.waiting.appendleft(sample)
+        else:
+            self._start(index, sample, slot.family.logits)
+
+    def _start(self, index: int, slot: Slot, logits: NDArray[np.float32]) -> None:
+        """Take up decoding behind a prompt whose keys and values are in the slot's row of the cache."""
+        slot.cached, self._slots[index] = len(slot.request.prompt), slot
+        self._commit(index, slot, EMPTY, logits[None])
 
     def _prefill(self) -> None:
         """Run the next chunk of the first prefilling slot.
@@ -212,7 +226,8 @@ class Engine:
         logits = self.target.run(batch, last_only=len(chunk) - 1).cpu().numpy()
         slot.cached += len(chunk)
         if slot.cached == len(slot.request.prompt):
-            self._commit(index, slot, EMPTY, logits[0])
+            slot.family.logits = logits[0, 0]
+            self._start(index, slot, logits[0, 0])
 
     def _decode(self) -> None:
         active = {i: slot for i, slot in enumerate(self._slots) if slot and slot.token is not None}
@@ -239,18 +254,33 @@ class Engine:
     def _draft(self, active: dict[int, Slot], rows: int) -> dict[int, Draft]:
         """A draft for every active slot, of the length that the planner finds worth a pass of `rows` rows."""
         proposals = {index: self._propose(slot) for index, slot in active.items()}
-        width = plan_width([survival for _, survival in proposals.values()], self.cost, rows=rows)
-        return {index: draft.head(width) for index, (draft, _) in proposals.items()}
+        width = plan_width([draft.survivals for draft in proposals.values()], self.cost, rows=rows)
+        return {index: draft.head(width) for index, draft in proposals.items()}
 
-    def _propose(self, slot: Slot) -> tuple[Draft, list[float]]:
+    def _propose(self, slot: Slot) -> Draft:
         limit = min(self.config.max_draft_tokens, slot.draft_room(self.target.context_limit))
         if slot.drafter is None or limit <= 0:
-            return EMPTY, []
+            return EMPTY
         try:
-            return slot.drafter.propose(limit)
+            return self._restrict(slot.drafter.propose(limit).head(limit), slot)
         except Exception:
             self._disable_drafter(slot)
-            return EMPTY, []
+            return EMPTY
+
+    def _restrict(self, draft: Draft, slot: Slot) -> Draft:
+        """The part of a draft that can be verified: a drafter is trusted with nothing but speed.
+
+        Raises:
+            ValueError: an origin or a survival is none.
+        """
+        if not all(isinstance(origin, Origin) for origin in draft.origins):
+            raise ValueError("a draft's origins must be of type Origin")
+        if not all(0.0 <= survival <= 1.0 for survival in draft.survivals):
+            raise ValueError("a draft's survivals must lie in [0, 1]")
+        draft = draft.pruned([0 <= token < self.target.vocabulary_size for token in draft.tokens])
+        if self.config.numerics == "strict":
+            draft = draft.trunk()
+        return permitted(draft, slot.request.constraint) if slot.request.constraint else draft
 
     def _disable_drafter(self, slot: Slot) -> None:
         log.exception("a drafter failed; its request goes on with plain decoding")
@@ -258,37 +288,53 @@ class Engine:
         slot.statistics.drafter_faults += 1
 
     def _commit(self, index: int, slot: Slot, draft: Draft, logits: NDArray[np.float32]) -> None:
-        """Verify `draft` against `logits` (float32 [columns, vocabulary]) and commit up to the first stop."""
+        """Verify `draft` against `logits` (float32 [columns, vocabulary]) and commit up to the first stop.
+
+        What fails in between, logits or a stop rule, ends this request alone, behind the tokens before it.
+        """
+        sampler = slot.sampler
         tokens: list[int] = []
+        logprobs: list[TokenLogprob] = []
         path: list[int] = []
-        reason: FinishReason | None = None
-        first_position = slot.length
+        ending: FinishReason | Exception | None = None
         try:
-            for token, node in verify(
-                draft,
-                # Called as the walk goes on: `tokens` has grown by what was committed before.
-                lambda column: choose(logits[column], slot.request.sampling, first_position + len(tokens)),
-            ):
+            # Called as the walk goes on: the sampler stands behind what was committed before.
+            for token, node in verify(draft, lambda column: sampler.choose(logits[column])):
+                if (logprob := sampler.logprob(logits[path[-1] + 1 if path else 0], token)) is not None:
+                    logprobs.append(logprob)
                 tokens.append(token)
                 slot.generated += 1
                 if node is not None:
                     path.append(node)
-                if reason := self._finish_reason(slot, token):
+                if ending := slot.finish_reason(token, self.target.context_limit):
                     break
-        except Exception as error:  # a stop rule or the logits are at fault: this request alone fails
-            self._slots[index] = None
-            self.target.clear(index)
-            slot.listener(error)
-            return
-        origins: list[Origin | None] = [draft.origins[node] for node in path]
-        origins += [None] * (len(tokens) - len(path))
+                sampler.advance(token)
+        except Exception as error:
+            ending = error
         self._count(slot.statistics, draft, path)
-        if reason:
-            self._slots[index] = None
-            slot.listener(Commit(tuple(tokens), tuple(origins), reason, slot.statistics))
-            return
-        self._advance(index, slot, tokens, path)
-        slot.listener(Commit(tuple(tokens), tuple(origins)))
+        if ending is None:
+            self._advance(index, slot, tokens, path)
+        self._tell(slot, tokens, logprobs, [draft.origins[node] for node in path], ending)
+        if ending is not None:
+            self._release(index, slot)
+            if isinstance(ending, Exception) and self._slots[index] is None:
+                self.target.clear(index)
+
+    @staticmethod
+    def _tell(
+        slot: Slot,
+        tokens: Sequence[int],
+        logprobs: Sequence[TokenLogprob],
+        origins: Sequence[Origin | None],
+        ending: FinishReason | Exception | None,
+    ) -> None:
+        origins = [*origins, *[None] * (len(tokens) - len(origins))]
+        reason = None if isinstance(ending, Exception) else ending
+        if tokens:
+            statistics = slot.statistics if reason else None
+            slot.listener(Commit(tuple(tokens), tuple(origins), tuple(logprobs), reason, statistics))
+        if isinstance(ending, Exception):
+            slot.listener(ending)
 
     def _advance(self, index: int, slot: Slot, tokens: Sequence[int], path: Sequence[int]) -> None:
         if slot.token is not None:
@@ -300,16 +346,6 @@ class Engine:
                 slot.drafter.observe(tokens)
             except Exception:
                 self._disable_drafter(slot)
-
-    def _finish_reason(self, slot: Slot, token: int) -> FinishReason | None:
-        request = slot.request
-        if token in request.eos_ids:
-            return "stop"
-        if request.stop and request.stop(token):
-            return "stop_string"
-        if slot.generated == request.max_tokens:
-            return "length"
-        return "context_limit" if slot.length == self.target.context_limit else None
 
     @staticmethod
     def _count(statistics: DecodeStatistics, draft: Draft, path: Sequence[int]) -> None:

@@ -79,7 +79,7 @@ class RefdraftMethod:
 
     def step(self, position: int) -> tuple[int, int]:
         """See `Method`."""
-        draft, _ = self._drafter.propose(self._budget)
+        draft = self._drafter.propose(self._budget)
         truth = self._output[position:]
         committed: list[int] = []
         walk = verify(draft, lambda _: truth[len(committed)])

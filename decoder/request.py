@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from refdraft.decoder.constraint import Constraint
 from refdraft.decoder.draft import Origin
 from refdraft.decoder.sampling import SamplingOptions
 
-FinishReason = Literal["stop", "stop_string", "length", "context_limit"]
+FinishReason = Literal["stop", "stop_token", "stop_string", "length", "context_limit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,11 @@ class DecodeRequest:
         prompt: token ids, at least one.
         max_tokens: output tokens at most, at least 1.
         sampling: how the target chooses tokens.
-        eos_ids: the output ends with the first of these.
+        constraint: what the output may look like; it keeps this output's state.
+        eos_ids, stop_ids: the output ends with the first of these.
+        min_tokens: output tokens before one of `eos_ids` and `stop_ids` can be chosen.
         stop: called once for each committed token in order; True ends the output there. It may keep state.
+        top_logprobs: None asks for no log-probabilities, k for each token's own and the k likeliest.
         documents: token ids of the documents of each source, best source first; the drafter's own choice of
             name for each becomes the `Origin.source` of what is copied from it.
         copy_prompt, copy_output: whether spans may be copied from the prompt and from the output so far.
@@ -29,12 +33,33 @@ class DecodeRequest:
     prompt: Sequence[int]
     max_tokens: int
     sampling: SamplingOptions = SamplingOptions()
+    constraint: Constraint | None = None
     eos_ids: frozenset[int] = frozenset()
+    stop_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
     stop: Callable[[int], bool] | None = None
+    top_logprobs: int | None = None
     documents: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     copy_prompt: bool = True
     copy_output: bool = True
     max_draft_tokens: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """What the target itself thought of a committed token, before penalties, masks and temperature.
+
+    Attributes:
+        token: its id.
+        logit: its logit.
+        logprob: natural logarithm of its probability.
+        top: (token id, logprob) of the likeliest tokens, likeliest first, the lowest id among equals.
+    """
+
+    token: int
+    logit: float
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
 @dataclass(slots=True)
@@ -52,13 +77,15 @@ class Commit:
     """Tokens that one step committed, in order.
 
     Attributes:
-        tokens: token ids, an end-of-sequence id included.
+        tokens: token ids, one that ends the output included.
         origins: where each accepted token was copied from; None for the target's own.
+        logprobs: one for each token where the request asked for them, else empty.
         finish_reason: set on the last commit of a request.
         statistics: set on the last commit of a request.
     """
 
     tokens: tuple[int, ...]
     origins: tuple[Origin | None, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     statistics: DecodeStatistics | None = None

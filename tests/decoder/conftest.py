@@ -9,7 +9,7 @@ import pytest
 
 from refdraft.decoder.drafter import Drafter
 from refdraft.decoder.engine import Engine, EngineConfig
-from refdraft.decoder.request import Commit, DecodeRequest, DecodeStatistics
+from refdraft.decoder.request import Commit, DecodeRequest, DecodeStatistics, TokenLogprob
 from refdraft.decoder.target import Target
 
 CONTEXT_LIMIT = 96  # tokens: short, so that requests meet it
@@ -25,6 +25,7 @@ class Result:
     reason: str | None = None
     statistics: DecodeStatistics | None = None
     error: Exception | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def listen(self, commit: Commit | Exception) -> None:
         assert self.reason is None, "nothing comes behind the last commit"
@@ -33,7 +34,9 @@ class Result:
             self.error = commit
             return
         assert len(commit.tokens) == len(commit.origins) >= 1
+        assert len(commit.logprobs) in (0, len(commit.tokens))
         self.ids += commit.tokens
+        self.logprobs += commit.logprobs
         self.reason, self.statistics = commit.finish_reason, commit.statistics
 
     @property

@@ -36,8 +36,8 @@ async def engine(target: Target) -> AsyncIterator[AsyncEngine]:
 
 async def stream(engine: AsyncEngine, request: DecodeRequest) -> AsyncGenerator[Commit, None]:
     with engine.place():
-        async with aclosing(engine.stream(request)) as commits:
-            async for commit in commits:
+        async with aclosing(engine.stream([request])) as commits:
+            async for _, commit in commits:
                 yield commit
 
 
@@ -58,13 +58,42 @@ class Counter:
 
 async def test_fifty_requests_on_four_slots(engine: AsyncEngine, target: Target) -> None:
     requests = [
-        DecodeRequest((5 + n, 6, 7 + n % 3) * (1 + n % 9), 4 + n % 17, sampling=SamplingOptions(n % 2, seed=n))
+        DecodeRequest(
+            (5 + n, 6, 7 + n % 3) * (1 + n % 9), 4 + n % 17, sampling=SamplingOptions(temperature=n % 2, seed=n)
+        )
         for n in range(50)
     ]
     outputs = await asyncio.gather(*(ids_of(engine, request) for request in requests))
     decoder = Decoder(target, CONFIG)
     assert outputs == [decoder.plain(request).ids for request in requests]
     assert engine.running == 0
+
+
+async def test_samples_of_one_prompt_equal_requests_of_their_own(engine: AsyncEngine, target: Target) -> None:
+    requests = [
+        DecodeRequest((5, 6, 7) * 20, 5 + 3 * n, sampling=SamplingOptions(temperature=1.0, seed=n)) for n in range(9)
+    ]
+    outputs: list[list[int]] = [[] for _ in requests]
+    with engine.place():
+        async with aclosing(engine.stream(requests)) as commits:
+            async for sample, commit in commits:
+                outputs[sample] += commit.tokens
+    decoder = Decoder(target, CONFIG)
+    assert outputs == [decoder.plain(request).ids for request in requests]
+
+
+async def test_closing_a_stream_of_samples_ends_them_all(engine: AsyncEngine) -> None:
+    counters = [Counter() for _ in range(9)]  # more than there are slots
+    requests = [DecodeRequest((5, 6), LONG, stop=counter) for counter in counters]
+    with engine.place():
+        async with aclosing(engine.stream(requests)) as commits:
+            async for _ in commits:
+                break
+    await ids_of(engine, DecodeRequest((7, 8), 5))
+    seen = [counter.tokens for counter in counters]
+    await ids_of(engine, DecodeRequest((7, 8), 20))
+    assert [counter.tokens for counter in counters] == seen
+    assert seen[4:] == [0] * 5
 
 
 async def test_closing_a_stream_ends_its_decoding(engine: AsyncEngine) -> None:

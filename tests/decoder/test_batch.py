@@ -17,7 +17,9 @@ def rows(draw: st.DrawFn) -> Row:
     size = draw(st.integers(0, min(WIDTH - 1, LIMIT - 1 - length)))
     parents = tuple(draw(st.integers(-1, node - 1)) for node in range(size))
     tokens = tuple(range(100, 100 + size))
-    return Row(length, draw(st.integers(0, 99)), Draft(tokens, parents, (Origin("output", 0, 0),) * size))
+    return Row(
+        length, draw(st.integers(0, 99)), Draft(tokens, parents, (Origin("output", 0, 0),) * size, (1.0,) * size)
+    )
 
 
 @settings(deadline=None, max_examples=200, derandomize=True)

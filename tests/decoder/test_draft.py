@@ -14,7 +14,7 @@ def origins(count: int) -> tuple[Origin, ...]:
 def trees(draw: st.DrawFn) -> Draft:
     size = draw(st.integers(0, 9))
     parents = tuple(draw(st.integers(-1, node - 1)) for node in range(size))
-    return Draft(tuple(draw(st.integers(0, 3)) for _ in range(size)), parents, origins(size))
+    return Draft(tuple(draw(st.integers(0, 3)) for _ in range(size)), parents, origins(size), (1.0,) * size)
 
 
 def ancestors(draft: Draft, node: int) -> set[int]:
@@ -49,10 +49,10 @@ def test_a_child_is_the_first_with_that_token(draft: Draft, token: int) -> None:
 
 
 def test_a_chain_hangs_each_token_from_the_one_before() -> None:
-    chain = Draft.chain([7, 8, 9], origins(3))
+    chain = Draft.chain([7, 8, 9], origins(3), [0.9, 0.8, 0.7])
     assert chain.parents == (-1, 0, 1)
     assert chain.depths() == [1, 2, 3]
-    assert Draft.chain([], []) == EMPTY
+    assert Draft.chain([], [], []) == EMPTY
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_a_chain_hangs_each_token_from_the_one_before() -> None:
 )
 def test_what_is_no_tree_is_refused(tokens: tuple[int, ...], parents: tuple[int, ...], count: int) -> None:
     with pytest.raises(ValueError, match="must"):
-        Draft(tokens, parents, origins(count))
+        Draft(tokens, parents, origins(count), (1.0,) * count)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from refdraft.decoder import engine as engine_module
+from refdraft.decoder import sampler as sampler_module
 from refdraft.decoder.draft import EMPTY, Draft, Origin
 from refdraft.decoder.engine import Engine, EngineConfig
 from refdraft.decoder.request import DecodeRequest
@@ -34,7 +34,7 @@ class TreeDrafter:
         self._truth, self._committed, self._chains = truth, 0, chains
         self._rng = np.random.default_rng(seed)
 
-    def propose(self, limit: int) -> tuple[Draft, list[float]]:
+    def propose(self, limit: int) -> Draft:
         rng = self._rng
         parents: list[int] = []
         tokens: list[int] = []
@@ -52,7 +52,7 @@ class TreeDrafter:
             parents.append(parent)
             tokens.append(token)
         origins = (Origin("tree", 0, 0),) * len(tokens)
-        return Draft(tuple(tokens), tuple(parents), origins), [1.0] * len(tokens)
+        return Draft(tuple(tokens), tuple(parents), origins, (1.0,) * len(tokens))
 
     def observe(self, tokens: Sequence[int]) -> None:
         self._committed += len(tokens)
@@ -234,7 +234,7 @@ class FaultyDrafter(TreeDrafter):
         if self._left < 0:
             raise RuntimeError("a drafter's bug")
 
-    def propose(self, limit: int) -> tuple[Draft, list[float]]:
+    def propose(self, limit: int) -> Draft:
         self._count("propose")
         return super().propose(limit)
 
@@ -319,11 +319,12 @@ class Logits:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows: dict[tuple[int, int], NDArray[np.float32]] = {}
-        monkeypatch.setattr(engine_module, "choose", self._choose)
+        monkeypatch.setattr(sampler_module, "choose", self._choose)
 
-    def _choose(self, logits: NDArray[np.float32], options: SamplingOptions, position: int) -> int:
-        self.rows[options.seed, position] = logits.copy()
-        return choose(logits, options, position)
+    def _choose(self, scores: NDArray[np.floating], options: SamplingOptions, position: int) -> int:
+        assert scores.dtype == np.float32, "the target's own logits, nothing was asked of them"
+        self.rows[options.seed, position] = scores.astype(np.float32)
+        return choose(scores, options, position)
 
     def take(self, seed: int) -> dict[int, NDArray[np.float32]]:
         taken = {position: row for (key, position), row in self.rows.items() if key == seed}
@@ -394,7 +395,7 @@ def test_a_target_without_room_for_the_widest_pass_is_refused(decoder: Decoder) 
 
 def test_an_empty_proposal_is_plain_decoding(decoder: Decoder) -> None:
     class Silent:
-        propose: Callable[[int], tuple[Draft, list[float]]] = staticmethod(lambda limit: (EMPTY, []))
+        propose: Callable[[int], Draft] = staticmethod(lambda limit: EMPTY)
         observe: Callable[[Sequence[int]], None] = staticmethod(lambda tokens: None)
 
     request = DecodeRequest(PROMPT, 12)

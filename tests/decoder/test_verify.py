@@ -10,7 +10,7 @@ def trees(draw: st.DrawFn) -> Draft:
     size = draw(st.integers(0, 9))
     parents = tuple(draw(st.integers(-1, node - 1)) for node in range(size))
     tokens = tuple(draw(st.integers(0, 2)) for _ in range(size))
-    return Draft(tokens, parents, tuple(Origin("output", 0, node) for node in range(size)))
+    return Draft(tokens, parents, tuple(Origin("output", 0, node) for node in range(size)), (1.0,) * size)
 
 
 def paths(draft: Draft) -> set[tuple[int, ...]]:
@@ -59,7 +59,7 @@ def test_twins_among_siblings_change_the_speed_only(draft: Draft, truth: list[in
 
 def test_a_caller_that_stops_asks_the_target_no_further() -> None:
     asked: list[int] = []
-    draft = Draft.chain([1, 1, 1], [Origin("output", 0, 0)] * 3)
+    draft = Draft.chain([1, 1, 1], [Origin("output", 0, 0)] * 3, [1.0] * 3)
 
     def choose(column: int) -> int:
         asked.append(column)
