@@ -3,7 +3,7 @@
 Absent fields become the dataclasses' own defaults, so each default is written once.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -11,6 +11,7 @@ import google.protobuf.message
 
 from refdraft.errors import InvalidRequestError, RefdraftError
 from refdraft.service.types import (
+    STRUCTURE_KINDS,
     Attribution,
     Completion,
     Delta,
@@ -29,6 +30,9 @@ from refdraft.service.types import (
     SearchMode,
     SourceName,
     SourceStatistics,
+    Structure,
+    TokenLogprob,
+    TopLogprob,
     Usage,
 )
 from refdraft.v1 import refdraft_pb2 as pb
@@ -58,6 +62,7 @@ _SOURCES: "Mapping[SourceName, pb.DraftSource.ValueType]" = {
 }
 _FINISH_REASONS: "Mapping[FinishReason, pb.FinishReason.ValueType]" = {
     "stop": pb.FINISH_REASON_STOP,
+    "stop_token": pb.FINISH_REASON_STOP_TOKEN,
     "stop_string": pb.FINISH_REASON_STOP_STRING,
     "length": pb.FINISH_REASON_LENGTH,
     "context_limit": pb.FINISH_REASON_CONTEXT_LIMIT,
@@ -71,7 +76,8 @@ def request_to_proto(request: GenerateRequest) -> pb.GenerateRequest:
         references=[_to_proto(pb.Reference, reference) for reference in request.references],
         prediction=request.prediction,
         retrieval=None if retrieval is None else retrieval_to_proto(retrieval),
-        sampling=_to_proto(pb.Sampling, request.sampling),
+        sampling=_sampling_to_proto(request.sampling),
+        structure=None if request.structure is None else _structure_to_proto(request.structure),
         drafting=_drafting_to_proto(request.drafting),
         **_prompt_to_proto(request),
     )
@@ -81,7 +87,7 @@ def request_from_proto(message: pb.GenerateRequest) -> GenerateRequest:
     """Translate a request; an absent prompt becomes an empty one.
 
     Raises:
-        InvalidRequestError: an enum value that has no name here.
+        InvalidRequestError: an enum value that has no name here, or a structure of no kind.
     """
     return GenerateRequest(
         prompt=_prompt_from_proto(message),
@@ -89,10 +95,8 @@ def request_from_proto(message: pb.GenerateRequest) -> GenerateRequest:
         references=tuple(_from_proto(Reference, reference) for reference in message.references),
         prediction=message.prediction,
         retrieval=retrieval_from_proto(message.retrieval) if message.HasField("retrieval") else None,
-        sampling=Sampling(
-            **_present(message.sampling, "max_tokens", "temperature", "top_k", "top_p", "seed"),
-            stop=tuple(message.sampling.stop),
-        ),
+        sampling=_sampling_from_proto(message.sampling),
+        structure=_structure_from_proto(message.structure) if message.HasField("structure") else None,
         drafting=_drafting_from_proto(message.drafting),
     )
 
@@ -150,6 +154,8 @@ def completion_from_proto(message: pb.Completion) -> Completion:
         ),
         attributions=tuple(_from_proto(Attribution, attribution) for attribution in message.attributions),
         passages=passages_from_proto(message.passages),
+        logprobs=_logprobs_from_proto(message.logprobs),
+        sample=message.sample,
         seed=message.seed,
     )
 
@@ -173,6 +179,8 @@ def event_from_proto(message: pb.GenerateStreamResponse) -> Delta | Completion:
         text=message.delta.text,
         token_ids=tuple(message.delta.token_ids),
         attributions=tuple(_from_proto(Attribution, item) for item in message.delta.attributions),
+        logprobs=_logprobs_from_proto(message.delta.logprobs),
+        sample=message.delta.sample,
     )
 
 
@@ -244,6 +252,42 @@ def _prompt_from_proto(message: pb.GenerateRequest) -> str | tuple[Message, ...]
             return tuple(message.token_ids.ids)
         case _:
             return message.raw_text or message.text
+
+
+def _sampling_to_proto(sampling: Sampling) -> pb.Sampling:
+    # Not by asdict, which copies deeply: not every mapping can be copied so.
+    given = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
+    return pb.Sampling(**given | {"logit_bias": dict(sampling.logit_bias)})
+
+
+def _sampling_from_proto(message: pb.Sampling) -> Sampling:
+    lists = ("bad_words", "allowed_token_ids", "stop", "stop_token_ids")
+    scalars = [field.name for field in fields(Sampling) if field.name not in (*lists, "logit_bias")]
+    given = _present(message, *scalars) | {name: tuple(getattr(message, name)) for name in lists}
+    return Sampling(**given, logit_bias=dict(message.logit_bias))
+
+
+def _structure_to_proto(structure: Structure) -> pb.Structure:
+    given: dict[str, Any] = {structure.kind: pb.JsonObject() if structure.kind == "json_object" else structure.source}
+    return pb.Structure(**given)
+
+
+def _structure_from_proto(message: pb.Structure) -> Structure:
+    kind = message.WhichOneof("kind")
+    if kind is None:
+        raise InvalidRequestError(f"choose one of {', '.join(STRUCTURE_KINDS)}", field="structure")
+    return Structure(kind=kind, source="" if kind == "json_object" else getattr(message, kind))
+
+
+def _logprobs_from_proto(messages: Iterable[pb.TokenLogprob]) -> tuple[TokenLogprob, ...]:
+    return tuple(
+        TokenLogprob(
+            token_id=message.token_id,
+            logprob=message.logprob,
+            top=tuple(_from_proto(TopLogprob, likely) for likely in message.top),
+        )
+        for message in messages
+    )
 
 
 def _drafting_to_proto(drafting: Drafting) -> pb.Drafting:

@@ -8,14 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "stop_string", "length", "context_limit"]
+FinishReason = Literal["stop", "stop_token", "stop_string", "length", "context_limit"]
 SourceName = Literal["references", "prompt", "prediction", "output"]
 SearchMode = Literal["bm25", "dense", "hybrid"]
 Placement = Literal["prompt", "draft_only"]
+StructureKind = Literal["json_object", "json_schema", "regex", "lark"]
 
 SOURCE_NAMES: tuple[SourceName, ...] = ("references", "prompt", "prediction", "output")
 SEARCH_MODES: tuple[SearchMode, ...] = ("bm25", "dense", "hybrid")
 PLACEMENTS: tuple[Placement, ...] = ("prompt", "draft_only")
+STRUCTURE_KINDS: tuple[StructureKind, ...] = ("json_object", "json_schema", "regex", "lark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +40,46 @@ class Reference:
 class Sampling:
     """How the target chooses tokens and when it stops.
 
-    temperature 0 is greedy: the highest logit, the lowest token id among equals.
+    temperature 0 is greedy: the highest logit, the lowest token id among equals. Logits are processed in this
+    order: repetition, frequency and presence penalty, logit_bias, masks (bad_words, allowed_token_ids, min_tokens,
+    the request's structure), temperature, top_k, top_p, min_p.
     """
 
-    max_tokens: int = 256
-    temperature: float = 0.0
+    # How much.
+    max_tokens: int = 256  # output tokens at most, at least 1
+    min_tokens: int = 0  # before so many output tokens nothing but max_tokens and the context ends the output
+    n: int = 1  # samples of the one prompt, 1 to 16; sample k is that of seed + k (modulo 2**63)
+    # How a token is drawn.
+    seed: int | None = None  # 0 to 2**63 - 1; None draws one; the completion tells which
+    temperature: float = 0.0  # 0 to 1e30
     top_k: int = 0  # 0 keeps all
     top_p: float = 1.0  # in (0, 1]
-    seed: int | None = None  # None draws one; the completion tells which
-    stop: Sequence[str] = ()  # the text ends before the first of these to appear
+    min_p: float = 0.0  # in [0, 1]: tokens of less than this share of the highest probability are left out
+    # What is made more or less likely, or impossible.
+    repetition_penalty: float = 1.0  # in (0, 10]; above 1 tokens of prompt and output become less likely
+    presence_penalty: float = 0.0  # in [-2, 2]; subtracted once from the logits of tokens in the output
+    frequency_penalty: float = 0.0  # in [-2, 2]; subtracted once for each time that a token is in the output
+    logit_bias: Mapping[int, float] = field(default_factory=dict)  # by token id, in [-100, 100]; at most 1024
+    bad_words: Sequence[str] = ()  # never completed, with and without a space before; at most 256
+    allowed_token_ids: Sequence[int] = ()  # no other token can be chosen; empty allows all
+    # Where the output ends.
+    stop: Sequence[str] = ()  # the text ends before the first of these to appear; at most 16
+    stop_token_ids: Sequence[int] = ()  # the output ends with the first of these, which adds no text; at most 256
+    ignore_eos: bool = False  # the target's end-of-sequence tokens are tokens like others
+    # What is told of it.
+    logprobs: int | None = None  # None: nothing; 0: each token's own log-probability; k <= 20: the k likeliest too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """What the output must look like, from its first character to its last.
+
+    kind says what source is: "json_object" has none and means any JSON object, "json_schema" a JSON schema,
+    "regex" a regular expression, "lark" a grammar in Lark's notation.
+    """
+
+    kind: StructureKind
+    source: str = ""  # at most 64 KiB of UTF-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +116,7 @@ class GenerateRequest:
     prediction: str = ""  # the answer the caller expects, if there is one
     retrieval: Retrieval | None = None
     sampling: Sampling = field(default_factory=Sampling)
+    structure: Structure | None = None  # what the output must look like; None: anything
     drafting: Drafting = field(default_factory=Drafting)
 
 
@@ -90,7 +124,7 @@ class GenerateRequest:
 class Usage:
     """Token counts. The prediction counts follow OpenAI's predicted outputs: tokens of `prediction` only."""
 
-    prompt_tokens: int
+    prompt_tokens: int  # the prompt's, the same for each of several samples
     completion_tokens: int
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
@@ -106,7 +140,7 @@ class SourceStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftingStatistics:
-    """What drafting did for one request: the work done, tokens that a stop string cut off again included.
+    """What drafting did for one sample: the work done, tokens that a stop string cut off again included.
 
     The first token comes with the prefill and belongs to no step.
     """
@@ -143,8 +177,25 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopLogprob:
+    """A token that was likely at some place of the output, chosen or not."""
+
+    token_id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """What the target itself thought of an output token: natural logarithms, before any option of the request."""
+
+    token_id: int
+    logprob: float
+    top: Sequence[TopLogprob] = ()  # the likeliest tokens, likeliest first, the lowest id among equals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What one step added: text that no later token can change, and the copies in it that are certain so far.
+    """What was added to one sample: text that no later token can change, and the copies in it certain so far.
 
     The completion may merge these copies into longer ones, or drop those that stayed too short to report.
     """
@@ -152,20 +203,24 @@ class Delta:
     text: str
     token_ids: Sequence[int]
     attributions: Sequence[Attribution] = ()  # output offsets count from the start of the whole output
+    logprobs: Sequence[TokenLogprob] = ()  # one for each of token_ids; empty when not asked for
+    sample: int = 0  # which of the request's n samples it belongs to, from 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The whole answer."""
+    """One whole answer."""
 
     text: str
-    token_ids: Sequence[int]
+    token_ids: Sequence[int]  # a token that ended the output ("stop", "stop_token") is the last
     finish_reason: FinishReason
     usage: Usage
     drafting: DraftingStatistics
     attributions: Sequence[Attribution] = ()
     passages: Sequence[Passage] = ()  # what retrieval placed in the prompt or drafted from
-    seed: int = 0  # the seed in force; send it to get the same sample again
+    logprobs: Sequence[TokenLogprob] = ()  # one for each of token_ids; empty when not asked for
+    sample: int = 0  # which of the request's n samples it is, from 0
+    seed: int = 0  # this sample's own seed; send it with n = 1 to get the same answer again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

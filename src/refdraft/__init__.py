@@ -32,6 +32,9 @@ from refdraft.service.types import (
     Retrieval,
     Sampling,
     SourceStatistics,
+    Structure,
+    TokenLogprob,
+    TopLogprob,
     Usage,
 )
 
@@ -70,6 +73,9 @@ __all__ = [
     "Sampling",
     "SourceFormatError",
     "SourceStatistics",
+    "Structure",
+    "TokenLogprob",
+    "TopLogprob",
     "UnavailableError",
     "Usage",
     "__version__",

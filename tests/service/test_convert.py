@@ -1,5 +1,8 @@
 """What goes over the wire comes out as it went in."""
 
+from types import MappingProxyType
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from refdraft.service.types import (
     PLACEMENTS,
     SEARCH_MODES,
     SOURCE_NAMES,
+    STRUCTURE_KINDS,
     Attribution,
     Completion,
     Delta,
@@ -25,11 +29,14 @@ from refdraft.service.types import (
     Retrieval,
     Sampling,
     SourceStatistics,
+    Structure,
+    TokenLogprob,
+    TopLogprob,
     Usage,
 )
 from refdraft.v1 import refdraft_pb2 as pb
 
-FINISH_REASONS: tuple[FinishReason, ...] = ("stop", "stop_string", "length", "context_limit")
+FINISH_REASONS: tuple[FinishReason, ...] = ("stop", "stop_token", "stop_string", "length", "context_limit")
 
 counts = st.integers(0, 2**31 - 1)
 big_counts = st.integers(0, 2**63 - 1)
@@ -46,6 +53,9 @@ retrievals = st.builds(
     query=st.none() | text,
 )
 messages = st.builds(Message, role=text, content=text)
+structures = st.just(Structure(kind="json_object")) | st.builds(
+    Structure, kind=st.sampled_from(STRUCTURE_KINDS[1:]), source=text
+)
 requests = st.builds(
     GenerateRequest,
     prompt=text | st.lists(messages, min_size=1, max_size=3).map(tuple) | token_ids.filter(len),
@@ -55,12 +65,25 @@ requests = st.builds(
     sampling=st.builds(
         Sampling,
         max_tokens=counts,
+        min_tokens=counts,
+        n=counts,
+        seed=st.none() | big_counts,
         temperature=finite,
         top_k=counts,
         top_p=finite,
-        seed=st.none() | big_counts,
+        min_p=finite,
+        repetition_penalty=finite,
+        presence_penalty=finite,
+        frequency_penalty=finite,
+        logit_bias=st.dictionaries(counts, finite, max_size=3),
+        bad_words=st.lists(text, max_size=3).map(tuple),
+        allowed_token_ids=token_ids,
         stop=st.lists(text, max_size=3).map(tuple),
+        stop_token_ids=token_ids,
+        ignore_eos=st.booleans(),
+        logprobs=st.none() | counts,
     ),
+    structure=st.none() | structures,
     drafting=st.builds(
         Drafting,
         enabled=st.booleans(),
@@ -88,7 +111,9 @@ passages = st.builds(
     score=finite,
     metadata=st.dictionaries(text, text, max_size=2),
 )
-deltas = st.builds(Delta, text=text, token_ids=token_ids, attributions=attributions)
+top_logprobs = st.lists(st.builds(TopLogprob, token_id=counts, logprob=finite), max_size=2).map(tuple)
+logprobs = st.lists(st.builds(TokenLogprob, token_id=counts, logprob=finite, top=top_logprobs), max_size=2).map(tuple)
+deltas = st.builds(Delta, text=text, token_ids=token_ids, attributions=attributions, logprobs=logprobs, sample=counts)
 statistics = st.builds(SourceStatistics, drafted_tokens=counts, accepted_tokens=counts)
 completions = st.builds(
     Completion,
@@ -106,6 +131,8 @@ completions = st.builds(
     ),
     attributions=attributions,
     passages=st.lists(passages, max_size=2).map(tuple),
+    logprobs=logprobs,
+    sample=counts,
     seed=big_counts,
 )
 
@@ -152,9 +179,27 @@ def test_zero_is_not_absent() -> None:
     message = pb.GenerateRequest(text="a")
     message.sampling.max_tokens = 0
     message.sampling.top_p = 0
+    message.sampling.repetition_penalty = 0
+    message.sampling.n = 0
+    message.sampling.logprobs = 0
     message.drafting.enabled = False
     request = convert.request_from_proto(message)
-    assert (request.sampling.max_tokens, request.sampling.top_p, request.drafting.enabled) == (0, 0.0, False)
+    sampling = request.sampling
+    assert (sampling.max_tokens, sampling.top_p, sampling.repetition_penalty, sampling.n) == (0, 0.0, 0.0, 0)
+    assert sampling.logprobs == 0
+    assert not request.drafting.enabled
+
+
+def test_any_mapping_of_any_integers_is_sent() -> None:
+    bias = MappingProxyType({np.int64(3): np.float32(0.5)})
+    message = convert.request_to_proto(GenerateRequest(prompt="a", sampling=Sampling(logit_bias=bias)))
+    assert dict(message.sampling.logit_bias) == {3: 0.5}
+
+
+def test_a_structure_of_no_kind_is_the_callers_error() -> None:
+    message = pb.GenerateRequest(text="a", structure=pb.Structure())
+    with pytest.raises(InvalidRequestError, match="structure: choose one of json_object, json_schema, regex, lark"):
+        convert.request_from_proto(message)
 
 
 def test_no_sources_is_no_drafting() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from refdraft.errors import InvalidRequestError
-from refdraft.service.types import Drafting, GenerateRequest, Message, Reference, Retrieval, Sampling
-from refdraft.service.validation import NO_LIMITS, Limits, validate, validate_retrieval
+from refdraft.service.types import Drafting, GenerateRequest, Message, Reference, Retrieval, Sampling, Structure
+from refdraft.service.validation import NO_LIMITS, Limits, validate, validate_retrieval, validate_single
 
 LIMITS = Limits(max_tokens=1000, max_references=3, max_reference_bytes=10)
 GOOD = GenerateRequest(prompt="a")
@@ -17,6 +17,10 @@ GOOD = GenerateRequest(prompt="a")
 
 def sampling(**values: Any) -> GenerateRequest:
     return replace(GOOD, sampling=Sampling(**values))
+
+
+def structure(kind: Any, source: Any, **values: Any) -> GenerateRequest:
+    return replace(sampling(**values), structure=Structure(kind=kind, source=source))
 
 
 def drafting(**values: Any) -> GenerateRequest:
@@ -59,6 +63,46 @@ def references(*texts: str, prediction: str = "") -> GenerateRequest:
         (sampling(stop=["a", ""]), "sampling.stop"),
         (sampling(stop="ab"), "sampling.stop"),
         (sampling(stop=["\ud800"]), "sampling.stop"),
+        (sampling(max_tokens=9, min_tokens=10), "sampling.min_tokens"),
+        (sampling(min_tokens=-1), "sampling.min_tokens"),
+        (sampling(n=0), "sampling.n"),
+        (sampling(n=17), "sampling.n"),
+        (sampling(logprobs=-1), "sampling.logprobs"),
+        (sampling(logprobs=21), "sampling.logprobs"),
+        (sampling(min_p=-0.1), "sampling.min_p"),
+        (sampling(min_p=1.1), "sampling.min_p"),
+        (sampling(min_p=math.nan), "sampling.min_p"),
+        (sampling(repetition_penalty=0.0), "sampling.repetition_penalty"),
+        (sampling(repetition_penalty=10.1), "sampling.repetition_penalty"),
+        (sampling(repetition_penalty=math.nan), "sampling.repetition_penalty"),
+        (sampling(presence_penalty=-2.1), "sampling.presence_penalty"),
+        (sampling(presence_penalty=2.1), "sampling.presence_penalty"),
+        (sampling(presence_penalty=math.nan), "sampling.presence_penalty"),
+        (sampling(frequency_penalty=-2.1), "sampling.frequency_penalty"),
+        (sampling(frequency_penalty=2.1), "sampling.frequency_penalty"),
+        (sampling(frequency_penalty=math.nan), "sampling.frequency_penalty"),
+        (sampling(logit_bias={-1: 0.0}), "sampling.logit_bias"),
+        (sampling(logit_bias={2**31: 0.0}), "sampling.logit_bias"),
+        (sampling(logit_bias={5: 100.1}), "sampling.logit_bias[5]"),
+        (sampling(logit_bias={5: -100.1}), "sampling.logit_bias[5]"),
+        (sampling(logit_bias={5: math.nan}), "sampling.logit_bias[5]"),
+        (sampling(logit_bias=dict.fromkeys(range(1025), 0.0)), "sampling.logit_bias"),
+        (sampling(bad_words=["a"] * 257), "sampling.bad_words"),
+        (sampling(bad_words=["a" * 257]), "sampling.bad_words"),
+        (sampling(bad_words=["a", ""]), "sampling.bad_words"),
+        (sampling(bad_words=["\ud800"]), "sampling.bad_words"),
+        (sampling(bad_words="ab"), "sampling.bad_words"),
+        (sampling(allowed_token_ids=[1, -1]), "sampling.allowed_token_ids[1]"),
+        (sampling(stop_token_ids=[2**31]), "sampling.stop_token_ids[0]"),
+        (sampling(stop_token_ids=[1] * 257), "sampling.stop_token_ids"),
+        (structure("json_object", "{}"), "structure.source"),
+        (structure("json_schema", ""), "structure.source"),
+        (structure("regex", "a" * (64 * 1024 + 1)), "structure.source"),
+        (structure("regex", "\ud800"), "structure.source"),
+        (structure("moon", "a"), "structure.kind"),
+        (structure("regex", "a", ignore_eos=True), "sampling.ignore_eos"),
+        (structure("regex", "a", min_tokens=1), "sampling.min_tokens"),
+        (structure("regex", "a", allowed_token_ids=[1]), "sampling.allowed_token_ids"),
         (drafting(sources=["moon"]), "drafting.sources"),
         (drafting(max_draft_tokens=-1), "drafting.max_draft_tokens"),
         (drafting(max_draft_tokens=65), "drafting.max_draft_tokens"),
@@ -116,6 +160,26 @@ WRONG_TYPES: Any = [
     (sampling(stop=None), "sampling.stop"),
     (sampling(stop=b"ab"), "sampling.stop"),
     (sampling(stop=[1]), "sampling.stop"),
+    (sampling(min_tokens=None), "sampling.min_tokens"),
+    (sampling(n=True), "sampling.n"),
+    (sampling(logprobs=1.0), "sampling.logprobs"),
+    (sampling(min_p="0"), "sampling.min_p"),
+    (sampling(repetition_penalty=True), "sampling.repetition_penalty"),
+    (sampling(presence_penalty=None), "sampling.presence_penalty"),
+    (sampling(frequency_penalty=1j), "sampling.frequency_penalty"),
+    (sampling(logit_bias=[(1, 2.0)]), "sampling.logit_bias"),
+    (sampling(logit_bias={"1": 2.0}), "sampling.logit_bias"),
+    (sampling(logit_bias={1: "2"}), "sampling.logit_bias[1]"),
+    (sampling(bad_words=None), "sampling.bad_words"),
+    (sampling(bad_words=[b"a"]), "sampling.bad_words"),
+    (sampling(allowed_token_ids=5), "sampling.allowed_token_ids"),
+    (sampling(allowed_token_ids=["a"]), "sampling.allowed_token_ids[0]"),
+    (sampling(stop_token_ids={1}), "sampling.stop_token_ids"),
+    (sampling(stop_token_ids=[1.0]), "sampling.stop_token_ids[0]"),
+    (sampling(ignore_eos=1), "sampling.ignore_eos"),
+    (replace(GOOD, structure="json"), "structure"),  # type: ignore[arg-type]
+    (structure(None, "a"), "structure.kind"),
+    (structure("regex", b"a"), "structure.source"),
     (replace(GOOD, drafting=False), "drafting"),  # type: ignore[arg-type]
     (drafting(enabled="no"), "drafting.enabled"),
     (drafting(max_draft_tokens=1.5), "drafting.max_draft_tokens"),
@@ -161,6 +225,16 @@ def test_a_prompt_without_text_cannot_be_retrieved_for(prompt: Any) -> None:
         replace(GOOD, prompt=[Message(role="user", content="")]),
         sampling(max_tokens=1, temperature=0.0, top_p=1.0, top_k=0, seed=0),
         sampling(max_tokens=1000, temperature=5.0, top_p=1e-9, top_k=10**9, seed=2**63 - 1, stop=["a"] * 16),
+        sampling(max_tokens=5, min_tokens=5, n=16, logprobs=20, min_p=1.0, repetition_penalty=10, ignore_eos=True),
+        sampling(min_tokens=0, n=1, logprobs=0, min_p=0, repetition_penalty=1e-9),
+        sampling(presence_penalty=2, frequency_penalty=-2.0),
+        sampling(presence_penalty=-2, frequency_penalty=2.0),
+        sampling(logit_bias=dict.fromkeys(range(1024), 100.0)),
+        sampling(logit_bias={0: -100, np.int64(2**31 - 1): np.float32(0.5)}),
+        sampling(bad_words=["é" * 256] * 256, allowed_token_ids=range(5), stop_token_ids=np.arange(256).tolist()),
+        structure("json_object", ""),
+        structure("json_schema", "{}", stop=["}"], stop_token_ids=[1], bad_words=["a"], n=2),
+        structure("lark", "é" * (32 * 1024)),
         drafting(sources=[], max_draft_tokens=0),
         drafting(max_draft_tokens=64),
         references("123", "456", "", prediction="7890"),
@@ -176,3 +250,9 @@ def test_a_retrieval_on_its_own_needs_a_query() -> None:
     validate_retrieval(Retrieval(index="i"))
     with pytest.raises(InvalidRequestError, match=r"retrieval\.query"):
         validate_retrieval(Retrieval(index="i"), query_required=True)
+
+
+def test_where_one_completion_is_returned_one_sample_may_be_asked_for() -> None:
+    validate_single(GOOD)
+    with pytest.raises(InvalidRequestError, match=r"sampling\.n: .* call generate_samples"):
+        validate_single(sampling(n=2))

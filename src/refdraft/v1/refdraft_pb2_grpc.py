@@ -57,14 +57,15 @@ class GenerationServiceServicer(object):
     """
 
     def Generate(self, request, context):
-        """Answers when the whole output is there.
+        """Answers when the whole output is there, of every sample.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateStream(self, request, context):
-        """Sends the output as it is committed: deltas, then exactly one completion. Cancelling frees the slot.
+        """Sends the output as it is committed: for each sample deltas, then exactly one completion. Samples interleave.
+        Cancelling frees the slots.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

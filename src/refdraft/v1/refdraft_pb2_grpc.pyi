@@ -39,9 +39,11 @@ class GenerationServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GenerationServiceAsyncStub: ...
     Generate: _grpc.UnaryUnaryMultiCallable[_refdraft_pb2.GenerateRequest, _refdraft_pb2.GenerateResponse]
-    """Answers when the whole output is there."""
+    """Answers when the whole output is there, of every sample."""
     GenerateStream: _grpc.UnaryStreamMultiCallable[_refdraft_pb2.GenerateStreamRequest, _refdraft_pb2.GenerateStreamResponse]
-    """Sends the output as it is committed: deltas, then exactly one completion. Cancelling frees the slot."""
+    """Sends the output as it is committed: for each sample deltas, then exactly one completion. Samples interleave.
+    Cancelling frees the slots.
+    """
     GetModel: _grpc.UnaryUnaryMultiCallable[_refdraft_pb2.GetModelRequest, _refdraft_pb2.GetModelResponse]
     """Describes the target model."""
 
@@ -51,9 +53,11 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryUnaryMultiCallable[_refdraft_pb2.GenerateRequest, _refdraft_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Answers when the whole output is there."""
+    """Answers when the whole output is there, of every sample."""
     GenerateStream: _aio.UnaryStreamMultiCallable[_refdraft_pb2.GenerateStreamRequest, _refdraft_pb2.GenerateStreamResponse]  # type: ignore[assignment]
-    """Sends the output as it is committed: deltas, then exactly one completion. Cancelling frees the slot."""
+    """Sends the output as it is committed: for each sample deltas, then exactly one completion. Samples interleave.
+    Cancelling frees the slots.
+    """
     GetModel: _aio.UnaryUnaryMultiCallable[_refdraft_pb2.GetModelRequest, _refdraft_pb2.GetModelResponse]  # type: ignore[assignment]
     """Describes the target model."""
 
@@ -66,7 +70,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _refdraft_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_refdraft_pb2.GenerateResponse, _abc.Awaitable[_refdraft_pb2.GenerateResponse]]:
-        """Answers when the whole output is there."""
+        """Answers when the whole output is there, of every sample."""
 
     @_abc_1.abstractmethod
     def GenerateStream(
@@ -74,7 +78,9 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _refdraft_pb2.GenerateStreamRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_refdraft_pb2.GenerateStreamResponse], _abc.AsyncIterator[_refdraft_pb2.GenerateStreamResponse]]:
-        """Sends the output as it is committed: deltas, then exactly one completion. Cancelling frees the slot."""
+        """Sends the output as it is committed: for each sample deltas, then exactly one completion. Samples interleave.
+        Cancelling frees the slots.
+        """
 
     @_abc_1.abstractmethod
     def GetModel(
