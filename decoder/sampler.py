@@ -47,19 +47,21 @@ class Sampler:
             InvalidRequestError: what the request allows leaves no token.
         """
         if not np.isfinite(logits.max()):  # NaN is a maximum, too
-            raise FloatingPointError(f"the target's logits at position {self._position} hold no finite maximum")
+            raise FloatingPointError(
+                f"no token can be chosen at position {self._position}: of the target's {len(logits)} logits"
+                f" {np.isnan(logits).sum()} are NaN and {np.isposinf(logits).sum()} infinite;"
+                " the weights are damaged or too large for their type (float16 overflows)"
+            )
         scores = self._processors(logits)
         if self._constraint is not None:
-            allowed = self._constraint.allowed()
-            scores = np.where(allowed, scores, -np.inf)
-        token = choose(scores, self._options, self._position) if np.isfinite(scores.max()) else None
-        if token is None:
+            scores = np.where(self._constraint.allowed(), scores, -np.inf)
+        if not np.isfinite(scores.max()):
             raise InvalidRequestError(
                 f"no token is left at output token {self._position - self._first + 1}: what is allowed, forbidden"
                 " and required contradict one another",
                 field="sampling",
             )
-        return token
+        return choose(scores, self._options, self._position)
 
     def logprob(self, logits: NDArray[np.float32], token: int) -> TokenLogprob | None:
         """What the target itself thinks of a token, before any option; None where nobody asked."""

@@ -62,3 +62,29 @@ def test_a_chain_hangs_each_token_from_the_one_before() -> None:
 def test_what_is_no_tree_is_refused(tokens: tuple[int, ...], parents: tuple[int, ...], count: int) -> None:
     with pytest.raises(ValueError, match="must"):
         Draft(tokens, parents, origins(count), (1.0,) * count)
+
+
+@settings(deadline=None, derandomize=True)
+@given(trees(), st.data())
+def test_pruning_drops_a_node_with_all_that_hangs_from_it(draft: Draft, data: st.DataObject) -> None:
+    keep = data.draw(st.lists(st.booleans(), min_size=len(draft), max_size=len(draft)))
+
+    def paths(draft: Draft, nodes: list[int]) -> list[list[int]]:
+        found: dict[int, list[int]] = {-1: []}
+        for node, parent in enumerate(draft.parents):
+            found[node] = [*found[parent], draft.origins[node].offset]
+        return [found[node] for node in nodes]
+
+    def stands(node: int) -> bool:
+        return node < 0 or (keep[node] and stands(draft.parents[node]))
+
+    pruned = draft.pruned(keep)
+    expected = [node for node in range(len(draft)) if stands(node)]
+    assert pruned.tokens == tuple(draft.tokens[node] for node in expected)
+    assert paths(pruned, list(range(len(pruned)))) == paths(draft, expected)
+
+
+def test_the_trunk_ends_where_the_tree_branches() -> None:
+    tree = Draft((1, 2, 3, 4), (-1, 0, 0, 2), origins(4), (0.9, 0.5, 0.4, 0.3))
+    assert tree.trunk() == Draft.chain((1, 2), origins(2), (0.9, 0.5))
+    assert EMPTY.trunk() == EMPTY

@@ -24,10 +24,10 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> list[int
 
 
 def plain_choose(logits: NDArray[np.float32], options: SamplingOptions, position: int) -> int:
-    """Temperature, top_k, top_p and the inverse CDF in Python's own floats, one token at a time."""
+    """Temperature, top_k, top_p, min_p and the inverse CDF in Python's own floats, one token at a time."""
     values = [float(logit) for logit in logits]
     ranked = sorted(range(len(values)), key=lambda token: (-values[token], token))
-    if options.temperature == 0.0:
+    if options.temperature < 1e-5:
         return ranked[0]
     kept = ranked[: options.top_k or None]
     weight = {token: math.exp((values[token] - values[ranked[0]]) / options.temperature) for token in kept}
@@ -39,6 +39,7 @@ def plain_choose(logits: NDArray[np.float32], options: SamplingOptions, position
             if total >= wanted:
                 break
         kept = nucleus
+    kept = [token for token in kept if weight[token] >= options.min_p]
     threshold = uniform(options.seed, position) * math.fsum(weight[token] for token in kept)
     total = 0.0
     for token in sorted(kept):
@@ -64,9 +65,10 @@ def test_uniform_is_philox_keyed_by_seed_and_position(seed: int, position: int) 
 
 options = st.builds(
     SamplingOptions,
-    temperature=st.sampled_from([0.0, 0.05, 0.7, 1.0, 1.9]),
+    temperature=st.sampled_from([0.0, 9e-6, 0.05, 0.7, 1.0, 1.9]),
     top_k=st.sampled_from([0, 1, 2, 5, 40, 3000]),
     top_p=st.sampled_from([1.0, 0.999, 0.9, 0.5, 0.01]),
+    min_p=st.sampled_from([0.0, 0.03, 0.4, 1.0]),
     seed=st.integers(0, 2**64 - 1),
 )
 
@@ -109,16 +111,21 @@ def test_among_equals_the_lowest_id_is_taken() -> None:
 def test_a_temperature_near_zero_is_greedy(values: list[float], position: int) -> None:
     logits = np.array(values, np.float32)
     best = choose(logits, SamplingOptions(), position)
-    for temperature in (5e-324, 1e-300, 1e-30):
-        token = choose(logits, SamplingOptions(temperature=temperature, seed=1), position)
-        assert logits[token] == logits[best]
+    for temperature in (5e-324, 1e-300, 1e-30, 9.9e-6):
+        assert choose(logits, SamplingOptions(temperature=temperature, seed=1), position) == best
+
+
+def test_a_temperature_without_bound_is_level() -> None:
+    logits = np.array([-80.0, 0.0, 80.0], np.float32)
+    options = SamplingOptions(temperature=1e30)
+    assert {choose(logits, options, position) for position in range(100)} == {0, 1, 2}
 
 
 def test_tokens_with_negative_infinity_are_never_drawn() -> None:
     logits = np.full(50, -np.inf, np.float32)
     logits[[7, 30]] = -1000.0
-    for top_p in (1.0, 0.6):
-        options = SamplingOptions(temperature=2.0, top_p=top_p, top_k=10)
+    for top_p, min_p in ((1.0, 0.0), (0.6, 0.0), (1.0, 0.5)):
+        options = SamplingOptions(temperature=2.0, top_p=top_p, min_p=min_p, top_k=10)
         assert {choose(logits, options, position) for position in range(100)} == {7, 30}
 
 
