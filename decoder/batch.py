@@ -32,6 +32,8 @@ class Batch:
         positions: int64 [rows, width], each token's position in its sequence.
         starts: int64 [rows], the cell of the KV cache that a row's first token is written to.
         mask: bool [rows, width, cells], True where a token attends to a cell.
+        certain: columns [0, certain) are the context's for sure, and a NaN in them is its own: the prompt's tokens
+            in a prefill pass, none in a decode pass. From the others (drafts, padding) a NaN must not spread.
     """
 
     first_slot: int
@@ -39,6 +41,7 @@ class Batch:
     positions: NDArray[np.int64]
     starts: NDArray[np.int64]
     mask: NDArray[np.bool_]
+    certain: int
 
     @classmethod
     def decode(cls, first_slot: int, rows: Sequence[Row], *, width: int, cells: int, last_position: int) -> "Batch":
@@ -59,7 +62,7 @@ class Batch:
             tokens[index, 0] = row.token or 0
             tokens[index, 1:size] = row.draft.tokens
             positions[index, 1:size] = row.length + np.array(row.draft.depths(), np.int64)
-        return cls(first_slot, tokens, positions, starts, mask)
+        return cls(first_slot, tokens, positions, starts, mask, certain=0)
 
     @classmethod
     def prefill(
@@ -70,4 +73,4 @@ class Batch:
         padded[0, : len(tokens)] = tokens
         positions = np.minimum(start + np.arange(width), last_position)[None]
         mask = np.tri(width, cells, start, dtype=np.bool_)[None]
-        return cls(slot, padded, positions, np.array([start], np.int64), mask)
+        return cls(slot, padded, positions, np.array([start], np.int64), mask, certain=len(tokens))

@@ -6,7 +6,7 @@ logits_to_keep)`, a 4-D boolean mask that is passed through to the attention fun
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,31 @@ class _Window:
     starts: torch.Tensor  # int64 [rows]
     width: int
     cells: int
+    certain: int  # see Batch
+    raw: list[torch.Tensor] = field(default_factory=list)  # all layers' keys and values, where none is certain
+
+    def contain(self, states: torch.Tensor) -> torch.Tensor:
+        """`states` ([rows, heads, width, head size]) with zeros for what is not finite in uncertain columns.
+
+        A mask alone does not keep a NaN from the neighbours, nor from later passes over the cells left behind:
+        a masked score of NaN is NaN, and a weight of 0 times NaN is NaN. Zeros, since a large finite number in
+        place of an infinity could make a score overflow. Finite states keep their bits.
+        """
+        finite = states.nan_to_num(0.0, 0.0, 0.0)
+        if self.certain:
+            finite[:, :, : self.certain] = states[:, :, : self.certain]
+        else:
+            self.raw.append(states)
+        return finite
+
+    def broken(self) -> torch.Tensor:
+        """Tokens of which some key or value was not finite: bool [rows, width]; only where none is certain."""
+        return ~torch.stack(self.raw).isfinite().all(4).all(2).all(0)
 
     def write(self, store: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         """Put `states` ([rows, heads, width, head size]) in a layer's cells, and return all that the rows may see."""
         rows = store[self.rows]
+        states = self.contain(states)
         if len(states) == 1:
             start = int(self.starts[0])
             rows[:, :, start : start + self.width] = states
@@ -201,16 +222,19 @@ class Target:
             last_only: compute logits of this one column only (prefill needs no others).
 
         Returns:
-            float32 [rows, width, vocabulary], or [rows, 1, vocabulary] with `last_only`.
+            float32 [rows, width, vocabulary], or [rows, 1, vocabulary] with `last_only`. A token of which some
+            key or value is not finite has NaN throughout, so that choosing it fails whatever is drafted.
         """
         rows, width = batch.tokens.shape
         device = self.device
-        self._store.window = _Window(
+        window = _Window(
             slice(batch.first_slot, batch.first_slot + rows),
             torch.from_numpy(batch.starts).to(device),
             width,
             batch.mask.shape[2],
+            batch.certain,
         )
+        self._store.window = window
         output = self.model(
             input_ids=torch.from_numpy(batch.tokens).to(device),
             position_ids=torch.from_numpy(batch.positions).to(device),
@@ -219,8 +243,10 @@ class Target:
             use_cache=True,
             logits_to_keep=0 if last_only is None else torch.tensor([last_only], device=device),
         )
-        logits: torch.Tensor = output.logits
-        return logits.float()
+        logits: torch.Tensor = output.logits.float()
+        if not batch.certain and (broken := window.broken()).any():
+            logits[broken] = torch.nan
+        return logits
 
     @torch.inference_mode()
     def keep(self, slot: int, start: int, path: Sequence[int]) -> None:

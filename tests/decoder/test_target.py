@@ -1,140 +1,19 @@
-"""Slot passes against transformers' own forward without a cache, for every family that is called verified."""
+"""A target's cache and what it takes from a checkpoint. Its logits, family by family: test_families.py."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from refdraft.decoder.batch import Batch, Row
-from refdraft.decoder.checkpoint import VERIFIED_FAMILIES
-from refdraft.decoder.draft import Draft, Origin
-from refdraft.decoder.engine import Engine, EngineConfig
-from refdraft.decoder.request import Commit, DecodeRequest
-from refdraft.decoder.target import Target
 from refdraft.errors import InvalidRequestError, NotFoundError, PreconditionError
-
-VOCABULARY = 96
-LIMIT = 64  # tokens of context
-SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.3,  # at the usual 0.02 all outputs would look alike
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
+from tests.decoder.families import LIMIT, VOCABULARY, decode, forward, load, load_reference, make, prefill
 
 
-def make(family: str, directory: Path, **changes: Any) -> Path:
-    config = AutoConfig.for_model(family, **(SHAPE | {"head_dim": 8} | changes))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    model.save_pretrained(directory)
-    return directory
-
-
-@pytest.fixture(scope="module", params=sorted(VERIFIED_FAMILIES))
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(request.param, tmp_path_factory.mktemp(request.param))
-
-
-def load(checkpoint: Path, **changes: Any) -> Target:
-    return Target.load(checkpoint, **({"slots": 3, "context_limit": LIMIT, "max_width": 16} | changes))
-
-
-def load_reference(checkpoint: Path) -> Any:
-    model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="eager")
-    return model.eval()
-
-
-@torch.inference_mode()
-def forward(reference: Any, ids: Sequence[int]) -> torch.Tensor:
-    logits: torch.Tensor = reference(input_ids=torch.tensor([list(ids)]), use_cache=False).logits
-    return logits[0]
-
-
-def prefill(target: Target, slot: int, prompt: Sequence[int], chunk: int) -> torch.Tensor:
-    """The logits behind each prompt token: float32 [tokens, vocabulary]."""
-    logits = []
-    for start in range(0, len(prompt), chunk):
-        tokens = prompt[start : start + chunk]
-        batch = Batch.prefill(slot, start, tokens, width=chunk, cells=target.cells, last_position=LIMIT - 1)
-        logits.append(target.run(batch)[0, : len(tokens)])
-    return torch.cat(logits)
-
-
-def random_draft(rng: np.random.Generator, nodes: int, *, chain: bool) -> Draft:
-    parents = tuple(node - 1 if chain else int(rng.integers(-1, node)) for node in range(nodes))
-    return Draft(
-        tuple(rng.integers(3, VOCABULARY, nodes).tolist()), parents, (Origin("output", 0, 0),) * nodes, (1.0,) * nodes
-    )
-
-
-def path_to(draft: Draft, node: int) -> list[int]:
-    return [] if node < 0 else [*path_to(draft, draft.parents[node]), node]
-
-
-def test_slot_passes_equal_a_forward_without_cache(checkpoint: Path) -> None:
-    """Three slots of different lengths: prefill in chunks, then chains and trees of which a path is kept."""
-    target, reference = load(checkpoint), load_reference(checkpoint)
-    rng = np.random.default_rng(1)
-    contexts = [rng.integers(3, VOCABULARY, size).tolist() for size in (5, 21, 14)]
-    for slot, context in enumerate(contexts):
-        torch.testing.assert_close(prefill(target, slot, context, 8), forward(reference, context), atol=1e-4, rtol=1e-4)
-    for step in range(4):
-        drafts = [random_draft(rng, int(rng.integers(0, 8)), chain=step == 0) for _ in contexts]
-        roots = rng.integers(3, VOCABULARY, 3).tolist()
-        rows = [Row(len(c), root, draft) for c, root, draft in zip(contexts, roots, drafts, strict=True)]
-        cells = max(map(len, contexts)) + 9
-        logits = target.run(Batch.decode(0, rows, width=9, cells=cells, last_position=LIMIT - 1))
-        for slot, (context, root, draft) in enumerate(zip(contexts, roots, drafts, strict=True)):
-            for node in range(-1, len(draft)):
-                ids = [*context, root, *(draft.tokens[n] for n in path_to(draft, node))]
-                torch.testing.assert_close(logits[slot, node + 1], forward(reference, ids)[-1], atol=1e-4, rtol=1e-4)
-            kept = path_to(draft, len(draft) - 1)
-            target.keep(slot, len(context), [node + 1 for node in kept])
-            contexts[slot] += [root, *(draft.tokens[node] for node in kept)]
-
-
-@pytest.mark.parametrize("numerics", ["fast", "strict"])
-def test_greedy_output_equals_generate(checkpoint: Path, numerics: Any) -> None:
-    target, reference = load(checkpoint), load_reference(checkpoint)
-    prompt = [50, 61, 72, 83, 94, 50, 61, 72]
-    whole = reference.generate(torch.tensor([prompt]), max_new_tokens=40, do_sample=False, eos_token_id=None)
-    expected = whole[0, len(prompt) :].tolist()
-    assert len(set(expected)) > 5
-    ids: list[int] = []
-    accepted: dict[str, int] = {}
-
-    def listen(commit: Commit | Exception) -> None:
-        assert isinstance(commit, Commit)
-        ids.extend(commit.tokens)
-        if commit.statistics:
-            accepted.update(commit.statistics.accepted)
-
-    engine = Engine(target, EngineConfig(numerics=numerics, max_draft_tokens=7, prefill_chunk=16))
-    almost = [*expected[:20], 4, *expected[20:]]
-    request = DecodeRequest(prompt=prompt, max_tokens=40, documents={"references": [almost]})
-    engine.submit(engine.prepare(request, engine.build_drafter(request), listen))
-    while engine.busy:
-        engine.step()
-    assert ids == expected
-    assert sum(accepted.values()) > 10
-
-
-def test_a_prefill_can_ask_for_the_logits_of_one_token(checkpoint: Path) -> None:
-    target = load(checkpoint)
+def test_a_prefill_can_ask_for_the_logits_of_one_token(tmp_path: Path) -> None:
+    target = load(make("llama", tmp_path))
     batch = Batch.prefill(0, 0, [5, 6, 7], width=8, cells=target.cells, last_position=LIMIT - 1)
     every = target.run(batch)
     assert every.shape == (1, 8, VOCABULARY)
@@ -148,11 +27,10 @@ def test_a_copied_row_decodes_as_its_source_does(tmp_path: Path) -> None:
     target = load(make("llama", tmp_path))
     rng = np.random.default_rng(3)
     prompt, other = (rng.integers(3, VOCABULARY, size).tolist() for size in (21, 30))
-    prefill(target, 0, prompt, 8)
-    prefill(target, 2, other, 8)
+    prefill(target, 0, prompt)
+    prefill(target, 2, other)
     target.copy(0, 2, len(prompt))
-    rows = [Row(len(prompt), 7), Row(0), Row(len(prompt), 7)]
-    logits = target.run(Batch.decode(0, rows, width=1, cells=target.cells, last_position=LIMIT - 1))
+    logits = decode(target, [Row(len(prompt), 7), Row(0), Row(len(prompt), 7)], 1)
     assert torch.equal(logits[0], logits[2])
     torch.testing.assert_close(logits[2, 0], forward(load_reference(tmp_path), [*prompt, 7])[-1], atol=1e-4, rtol=1e-4)
 
