@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     import refdraft
     from refdraft.index_builder import cli as index
-    from refdraft.service import bench, demo, generate, serve
+    from refdraft.service import bench, demo, generate, serve, verify
 
     parser = argparse.ArgumentParser(
         prog="refdraft",
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"refdraft {refdraft.__version__}")
     parser.add_argument("--debug", action="store_true", help="log everything and show tracebacks")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    for command in (demo, generate, serve, bench):
+    for command in (demo, generate, serve, verify, bench):
         command.add_parser(commands)
     index.add_parser(commands, default_tokenizer=_default_model_directory)
     _add_model_parser(commands)

@@ -1,0 +1,73 @@
+"""From a configuration to a loaded target and its tokenizer."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from refdraft.decoder.engine import EngineConfig
+from refdraft.decoder.target import Target
+from refdraft.errors import InvalidRequestError
+from refdraft.service.config import PipelineConfig
+from refdraft.service.default_model import default_model_directory
+
+_STRICT_DRAFT_TOKENS = 15  # a strict pass always costs its whole width, so it is kept to 16 columns
+
+
+def engine_config(config: PipelineConfig, **changes: Any) -> EngineConfig:
+    """How the engine shapes its passes: strict numerics where asked for, and for 16-bit weights by default."""
+    _, dtype = placement(config)
+    numerics: Literal["strict", "fast"] = "fast"
+    if config.numerics == "strict" or (config.numerics == "auto" and dtype != "float32"):
+        numerics = "strict"
+        changes = {"max_draft_tokens": _STRICT_DRAFT_TOKENS} | changes
+    return EngineConfig(numerics=numerics, **changes)
+
+
+def load_target(
+    model: str | Path | None, config: PipelineConfig, engine: EngineConfig
+) -> tuple[Target, PreTrainedTokenizerBase, str]:
+    """Load a checkpoint folder or hub name, or the default model for None, which is fetched and converted once.
+
+    Returns:
+        The target, its tokenizer as transformers loads it, and the model's name.
+
+    Raises:
+        NotFoundError: the model does not exist.
+        PreconditionError: the model's family is not supported.
+        InvalidRequestError: the device or the context limit cannot be had.
+    """
+    path = default_model_directory() if model is None else model
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    device, dtype = placement(config)
+    target = Target.load(
+        path,
+        slots=config.slots,
+        context_limit=config.context_limit,
+        max_width=engine.widest_pass,
+        dtype=dtype,
+        device=device,
+    )
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    return target, tokenizer, Path(path).name
+
+
+def placement(config: PipelineConfig) -> tuple[str, str]:
+    """Device and type of the weights.
+
+    Raises:
+        InvalidRequestError: torch cannot use the device here.
+    """
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:  # torch raises either, by the kind of device
+        raise InvalidRequestError(f"torch cannot use {device!r} here", field="device") from error
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" else "bfloat16"
+    return device, dtype
