@@ -1,7 +1,7 @@
 """The target model and its KV cache: the only file that knows the insides of transformers' models.
 
 Written for transformers 5.24. What it relies on: `forward(input_ids, attention_mask, position_ids, cache,
-logits_to_keep)`, a 4-D boolean mask that is passed through to the attention function, and a `Cache` made of
+logits_to_keep)`, a 4-D mask that is passed through to the attention function whatever its shape, and a `Cache` made of
 `CacheLayerMixin` layers whose `update` decides what the attention sees.
 """
 
@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -131,7 +133,7 @@ def _packed_sdpa(
     query: torch.Tensor,  # [rows, query heads, width, head size]
     key: torch.Tensor,  # [rows, key heads, cells, head size]
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # bool [rows, 1, width, cells]
+    attention_mask: torch.Tensor | None,  # [rows, 1, group * width, cells], see Target._additive
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -141,10 +143,8 @@ def _packed_sdpa(
     """
     assert attention_mask is not None
     rows, heads, width, size = query.shape
-    group = heads // key.shape[1]
-    packed = query.reshape(rows, key.shape[1], group * width, size)
-    mask = attention_mask.repeat(1, 1, group, 1)
-    output = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
+    packed = query.reshape(rows, key.shape[1], -1, size)
+    output = scaled_dot_product_attention(packed, key, value, attn_mask=attention_mask, scale=scaling)
     return output.reshape(rows, heads, width, size).transpose(1, 2), None
 
 
@@ -167,6 +167,9 @@ class Target:
         self.cells = context_limit + max_width
         self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
         layers: int = model.config.num_hidden_layers
+        # Query heads that share a key head, by the attention modules' own count; where they keep none, none share.
+        groups = (getattr(module, "num_key_value_groups", None) for module in model.modules())
+        self._group: int = next(filter(None, groups), 1)
         self._store = _Store(layers, slots, self.cells)
         self._cache = Cache(layers=[_SlotLayer(self._store, index) for index in range(layers)])
 
@@ -238,7 +241,7 @@ class Target:
         output = self.model(
             input_ids=torch.from_numpy(batch.tokens).to(device),
             position_ids=torch.from_numpy(batch.positions).to(device),
-            attention_mask=torch.from_numpy(batch.mask[:, None]).to(device),
+            attention_mask=self._additive(batch.mask),
             cache=self._cache,
             use_cache=True,
             logits_to_keep=0 if last_only is None else torch.tensor([last_only], device=device),
@@ -247,6 +250,17 @@ class Target:
         if not batch.certain and (broken := window.broken()).any():
             logits[broken] = torch.nan
         return logits
+
+    def _additive(self, visible: NDArray[np.bool_]) -> torch.Tensor:
+        """A mask ([rows, width, cells]) as attention adds it to the scores, made once a pass and not in every layer.
+
+        Returns:
+            0 or -inf in the weights' type, [rows, 1, group * width, cells]: the query heads that share a key head
+            lie side by side, see `_packed_sdpa`.
+        """
+        hidden = ~torch.from_numpy(visible).to(self.device)
+        mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device).masked_fill_(hidden, -torch.inf)
+        return mask.repeat(1, self._group, 1)[:, None]
 
     @torch.inference_mode()
     def keep(self, slot: int, start: int, path: Sequence[int]) -> None:
