@@ -73,7 +73,7 @@ class Records:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._append({"settings": settings})
             return
-        first, *rows = map(json.loads, path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+        first, *rows = _read_whole_lines(path)
         if first != {"settings": settings}:
             raise InvalidRequestError(f"{path} holds another run; name another file", field="--records")
         for row in rows:
@@ -104,6 +104,18 @@ class Records:
         assert self._path is not None
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def _read_whole_lines(path: Path) -> list[Any]:
+    """The JSON of each line, at least one; a last line that a killed run left unfinished is cut off the file."""
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    try:
+        return [json.loads(line) for line in whole.split("\n")[:-1]] or [None]
+    except ValueError:
+        return [None]
 
 
 @dataclass(slots=True)
@@ -181,6 +193,7 @@ class Verification:
 
     def _request(self, name: str, prompt: Sequence[int], plain: Outcome | None) -> DecodeRequest:
         chance = random.Random(name)
+        sampling = replace(self._sampling, seed=chance.getrandbits(63))
         worn: list[int] = []
         if plain:
             size = self._target.vocabulary_size
@@ -188,7 +201,7 @@ class Verification:
         return DecodeRequest(
             prompt,
             self._max_tokens,
-            sampling=replace(self._sampling, seed=chance.getrandbits(63)),
+            sampling=sampling,
             eos_ids=self._target.eos_ids,
             top_logprobs=_TOP,
             documents={"references": [[*prompt[-_LEAD:], *worn]]},
