@@ -1,62 +1,50 @@
-"""What is read off a request's commits: text, deltas, statistics, attributions."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
+"""What is read off a sample's commits: text, deltas, log-probabilities, statistics, attributions."""
 
 from refdraft.decoder.draft import Origin
-from refdraft.decoder.request import Commit, DecodeRequest, DecodeStatistics, FinishReason
+from refdraft.decoder.request import Commit, DecodeStatistics, FinishReason
+from refdraft.decoder.request import TokenLogprob as DecodedLogprob
 from refdraft.retriever.tokenizer import Tokenizer
-from refdraft.service.attribution import Document, attribute
-from refdraft.service.text import OutputText, find_stop, unfinished_stop
+from refdraft.service.attribution import attribute
+from refdraft.service.job import Job, Sample
+from refdraft.service.text import OutputText, unfinished_stop
 from refdraft.service.types import (
     Attribution,
     Completion,
     Delta,
     DraftingStatistics,
-    Passage,
     SourceStatistics,
+    TokenLogprob,
+    TopLogprob,
     Usage,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A request, ready for the engine, and what its answer will refer to."""
-
-    decode: DecodeRequest
-    documents: Sequence[Document]
-    passages: tuple[Passage, ...]
-    stops: tuple[str, ...]
-    seed: int
+_SILENT: tuple[FinishReason, ...] = ("stop", "stop_token")  # the token that ended the output adds no text
 
 
 class Answer:
-    """Turns the commits of one request to deltas and a completion."""
+    """Turns the commits of one sample to deltas and a completion."""
 
-    def __init__(self, job: Job, tokenizer: Tokenizer, min_attribution_tokens: int) -> None:
-        self._job, self._min_attribution_tokens = job, min_attribution_tokens
+    def __init__(self, job: Job, sample: Sample, tokenizer: Tokenizer, min_attribution_tokens: int) -> None:
+        self._job, self._sample, self._min_attribution_tokens = job, sample, min_attribution_tokens
         self._output = OutputText(tokenizer)
         self._origins: list[Origin | None] = []
+        self._logprobs: list[TokenLogprob] = []
         self._sent_tokens = self._sent_text = 0
         self._finish_reason: FinishReason | None = None
         self._statistics = DecodeStatistics()
 
     def add(self, commit: Commit) -> Delta | None:
         """Take a commit; the delta holds what no later token can change, None if that is nothing."""
-        output = self._output
-        for token in commit.tokens:
-            output.push(token)
+        output, stops = self._output, self._sample.stops
         self._origins += commit.origins
+        self._logprobs += map(_logprob, commit.logprobs)
+        silent = commit.finish_reason in _SILENT
+        for token in commit.tokens[:-1] if silent else commit.tokens:
+            output.push(token)
         if commit.finish_reason:
-            self._finish_reason = commit.finish_reason
-            self._statistics = commit.statistics or DecodeStatistics()
-            output.finish()
-            end = find_stop(output.text, self._job.stops)
-            if end < len(output.text):  # a stop string may also come to light with the last, unfinished character
-                output.cut(end)
-                self._finish_reason = "stop_string"
+            self._finish(commit, silent=silent)
             return self._delta(len(output.text), len(output.spans))
-        certain = len(output.text) - unfinished_stop(output.text, self._job.stops)
+        certain = len(output.text) - (unfinished_stop(output.text, stops.strings) if stops else 0)
         tokens = self._sent_tokens
         while tokens < len(output.spans) and output.spans[tokens][1] <= certain:
             tokens += 1
@@ -65,22 +53,36 @@ class Answer:
     def completion(self) -> Completion:
         """The whole answer, after the last commit."""
         assert self._finish_reason is not None
+        tokens = len(self._output.token_ids)
         drafted, accepted = self._statistics.drafted, self._statistics.accepted
         return Completion(
             text=self._output.text,
             token_ids=tuple(self._output.token_ids),
             finish_reason=self._finish_reason,
             usage=Usage(
-                prompt_tokens=len(self._job.decode.prompt),
-                completion_tokens=len(self._output.token_ids),
+                prompt_tokens=len(self._sample.decode.prompt),
+                completion_tokens=tokens,
                 accepted_prediction_tokens=accepted.get("prediction", 0),
                 rejected_prediction_tokens=drafted.get("prediction", 0) - accepted.get("prediction", 0),
             ),
             drafting=_drafting_statistics(self._statistics, len(self._origins)),
             attributions=self._attributions(0, self._min_attribution_tokens),
             passages=self._job.passages,
-            seed=self._job.seed,
+            logprobs=tuple(self._logprobs[:tokens]),
+            sample=self._sample.number,
+            seed=self._sample.decode.sampling.seed,
         )
+
+    def _finish(self, last: Commit, *, silent: bool) -> None:
+        self._finish_reason = last.finish_reason
+        self._statistics = last.statistics or DecodeStatistics()
+        self._output.finish()
+        if silent:
+            self._output.push_silent(last.tokens[-1])
+        cut = self._sample.stops.finish() if self._sample.stops else None
+        if cut is not None:  # seen at a token, or in what the end made of an unfinished character
+            self._output.cut(cut)
+            self._finish_reason = "stop_string"
 
     def _delta(self, text_end: int, tokens_end: int) -> Delta | None:
         first = self._sent_tokens
@@ -89,7 +91,13 @@ class Answer:
         if not text and first == tokens_end:
             return None
         tokens = tuple(self._output.token_ids[first:tokens_end])
-        return Delta(text=text, token_ids=tokens, attributions=self._attributions(first, 1, tokens_end))
+        return Delta(
+            text=text,
+            token_ids=tokens,
+            attributions=self._attributions(first, 1, tokens_end),
+            logprobs=tuple(self._logprobs[first:tokens_end]),
+            sample=self._sample.number,
+        )
 
     def _attributions(self, first: int, min_tokens: int, end: int | None = None) -> tuple[Attribution, ...]:
         window = slice(first, end)
@@ -104,6 +112,11 @@ class Answer:
                 min_tokens=min_tokens,
             )
         )
+
+
+def _logprob(decoded: DecodedLogprob) -> TokenLogprob:
+    top = tuple(TopLogprob(token_id=token, logprob=logprob) for token, logprob in decoded.top)
+    return TokenLogprob(token_id=decoded.token, logprob=decoded.logprob, top=top)
 
 
 def _drafting_statistics(statistics: DecodeStatistics, committed: int) -> DraftingStatistics:

@@ -21,7 +21,7 @@ from refdraft.service.types import (
     Passage,
     Retrieval,
 )
-from refdraft.service.validation import NO_LIMITS, validate, validate_retrieval
+from refdraft.service.validation import NO_LIMITS, validate, validate_retrieval, validate_single
 from refdraft.v1 import refdraft_pb2 as pb
 from refdraft.v1 import refdraft_pb2_grpc as pb_grpc
 
@@ -53,17 +53,25 @@ class Client:
         self._retrieval = pb_grpc.RetrievalServiceStub(self._channel)
 
     def generate(self, request: GenerateRequest, *, timeout_s: float | None = None) -> Completion:
-        """Return the whole answer."""
+        """Return the whole answer to a request for one sample."""
+        validate_single(request)
+        return self.generate_samples(request, timeout_s=timeout_s)[0]
+
+    def generate_samples(self, request: GenerateRequest, *, timeout_s: float | None = None) -> tuple[Completion, ...]:
+        """Return the whole answers, one for each sample, in their order."""
         validate(request, NO_LIMITS)
         message = _sendable(convert.request_to_proto(request))
         with self._errors():
             response = self._generation.Generate(message, timeout=self._timeout(timeout_s))
-        return convert.completion_from_proto(response.completion)
+        return tuple(convert.completion_from_proto(completion) for completion in response.completions)
 
     def stream(
         self, request: GenerateRequest, *, timeout_s: float | None = None
     ) -> Generator[Delta | Completion, None, None]:
-        """Yield the answer as it is committed: deltas, then one completion. Closing it cancels the request."""
+        """Yield the answer as it is committed: of each sample deltas, then one completion. Samples interleave.
+
+        Closing it cancels the request.
+        """
         validate(request, NO_LIMITS)
         message = _sendable(pb.GenerateStreamRequest(request=convert.request_to_proto(request)))
         with self._errors():

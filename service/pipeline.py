@@ -2,31 +2,30 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from transformers import AutoTokenizer
 
 from refdraft.decoder.async_engine import AsyncEngine
 from refdraft.decoder.engine import Engine, EngineConfig
-from refdraft.decoder.request import DecodeRequest
-from refdraft.decoder.sampling import SamplingOptions
 from refdraft.decoder.target import Target
 from refdraft.errors import InvalidRequestError, NotFoundError
 from refdraft.retriever.index import Index
 from refdraft.retriever.ranker import rank_texts
 from refdraft.retriever.tokenizer import Tokenizer
-from refdraft.service.answer import Answer, Job
+from refdraft.service.answer import Answer
 from refdraft.service.attribution import Document
 from refdraft.service.config import PipelineConfig
 from refdraft.service.default_model import default_model_directory
+from refdraft.service.job import Job, JobBuilder
 from refdraft.service.prompts import PromptEncoder
-from refdraft.service.text import StopStrings
+from refdraft.service.structure import Structures
 from refdraft.service.types import (
     Completion,
     Delta,
@@ -36,7 +35,9 @@ from refdraft.service.types import (
     Passage,
     Retrieval,
 )
-from refdraft.service.validation import MAX_SEED, searchable_text, validate, validate_retrieval
+from refdraft.service.validation import MAX_SEED, searchable_text, validate, validate_retrieval, validate_single
+
+_T = TypeVar("_T")
 
 _RANKED_REFERENCES = 64  # of more references than this, those that fit the prompt best are drafted from
 
@@ -60,6 +61,8 @@ class Pipeline:
     ) -> None:
         self._target, self._encoder, self._tokenizer = target, encoder, tokenizer
         self._indexes, self._name, self._config = dict(indexes), name, config
+        structures = Structures(tokenizer, vocabulary_size=target.vocabulary_size, eos_ids=target.eos_ids)
+        self._jobs = JobBuilder(tokenizer, structures, vocabulary_size=target.vocabulary_size, eos_ids=target.eos_ids)
         engine = Engine(target, engine_config)
         engine.calibrate()
         self._numerics = engine_config.numerics
@@ -108,38 +111,49 @@ class Pipeline:
         return cls(target, encoder, tokenizer, opened, name=Path(path).name, config=config, engine_config=engine_config)
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[Delta | Completion, None]:
-        """Answer a request: deltas as they are committed, then the completion.
+        """Answer a request: of each sample deltas as they are committed, then the completion. Samples interleave.
 
         Closing the iterator cancels the request.
 
         Raises:
-            RefdraftError: see `refdraft.errors`; raised before the first delta unless the service fails.
+            RefdraftError: see `refdraft.errors`; raised before the first delta unless the service fails, or options
+                that leave no token to choose contradict one another only later.
         """
         with self._engine.place():
             job = await asyncio.to_thread(self._prepare, request)
-            answer = Answer(job, self._tokenizer, self._config.min_attribution_tokens)
-            async with aclosing(self._engine.stream(job.decode)) as commits:
-                async for commit in commits:
-                    if delta := answer.add(commit):
+            answers = [
+                Answer(job, sample, self._tokenizer, self._config.min_attribution_tokens) for sample in job.samples
+            ]
+            unfinished = len(answers)
+            async with aclosing(self._engine.stream([sample.decode for sample in job.samples])) as commits:
+                async for number, commit in commits:
+                    if delta := answers[number].add(commit):
                         yield delta
-        yield answer.completion()
+                    if commit.finish_reason:
+                        unfinished -= 1
+                        last = answers[number].completion()
+                        if unfinished:
+                            yield last
+        yield last  # when its place is free for the caller's next request
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Answer a request as a whole."""
+        """Answer a request for one sample as a whole."""
+        validate_single(request)
+        return (await self.generate_samples(request))[0]
+
+    async def generate_samples(self, request: GenerateRequest) -> tuple[Completion, ...]:
+        """Answer a request as a whole: one completion for each sample, in their order."""
         async with aclosing(self.stream(request)) as events:
-            async for event in events:
-                if isinstance(event, Completion):
-                    return event
-        raise AssertionError("a stream ends with a completion")
+            completions = [event async for event in events if isinstance(event, Completion)]
+        return tuple(sorted(completions, key=lambda completion: completion.sample))
 
     def generate_sync(self, request: GenerateRequest) -> Completion:
-        """Answer a request as a whole, for callers without an event loop, or inside one that may be blocked."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self.generate(request))
-        with ThreadPoolExecutor(1) as thread:  # a notebook's own thread runs a loop already
-            return thread.submit(lambda: asyncio.run(self.generate(request))).result()
+        """`generate` for callers without an event loop, or inside one that may be blocked."""
+        return _run(self.generate(request))
+
+    def generate_samples_sync(self, request: GenerateRequest) -> tuple[Completion, ...]:
+        """`generate_samples` for callers without an event loop, or inside one that may be blocked."""
+        return _run(self.generate_samples(request))
 
     async def retrieve(self, retrieval: Retrieval) -> tuple[Passage, ...]:
         """Find passages for a query, best first."""
@@ -204,30 +218,16 @@ class Pipeline:
             for hit in index.search(query, top_k=retrieval.top_k, mode=retrieval.mode)
         )
 
-    def _prepare(self, request: GenerateRequest) -> "Job":
+    def _prepare(self, request: GenerateRequest) -> Job:
         validate(request, self._config.limits)
         passages: tuple[Passage, ...] = ()
         if request.retrieval:
             passages = self._search(request.retrieval, request.retrieval.query or searchable_text(request))
         prompt, passages = self._place(request, passages)
-        sampling, drafting = request.sampling, request.drafting
-        seed = secrets.randbelow(MAX_SEED + 1) if sampling.seed is None else sampling.seed
-        documents = self._documents(request, passages) if drafting.enabled else []
-        sources = {"references": [document.token_ids for document in documents]}
-        if request.prediction:
-            sources["prediction"] = [self._tokenizer.encode(request.prediction).tolist()]
-        decode = DecodeRequest(
-            prompt=prompt,
-            max_tokens=sampling.max_tokens,
-            sampling=SamplingOptions(sampling.temperature, sampling.top_k, sampling.top_p, seed),
-            eos_ids=self._target.eos_ids,
-            stop=StopStrings(self._tokenizer, sampling.stop) if sampling.stop else None,
-            documents={name: texts for name, texts in sources.items() if name in drafting.sources and texts},
-            copy_prompt="prompt" in drafting.sources,
-            copy_output="output" in drafting.sources,
-            max_draft_tokens=drafting.max_draft_tokens if drafting.enabled else 0,
-        )
-        return Job(decode, documents, passages, tuple(sampling.stop), seed)
+        documents = self._documents(request, passages) if request.drafting.enabled else []
+        seed = request.sampling.seed
+        seed = secrets.randbelow(MAX_SEED + 1) if seed is None else int(seed)
+        return self._jobs.build(request, prompt, documents, passages, seed=seed)
 
     def _place(self, request: GenerateRequest, passages: tuple[Passage, ...]) -> tuple[list[int], tuple[Passage, ...]]:
         """The prompt's token ids; passages that leave no room for an answer are dropped, the last ones first."""
@@ -258,6 +258,15 @@ class Pipeline:
             documents.append(Document.of_text(self._tokenizer, text, id=document_id, start=start, most=left))
             left -= len(documents[-1].token_ids)
         return documents
+
+
+def _run(call: Coroutine[None, None, _T]) -> _T:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(call)
+    with ThreadPoolExecutor(1) as thread:  # a notebook's own thread runs a loop already
+        return thread.submit(asyncio.run, call).result()
 
 
 def _placement(config: PipelineConfig) -> tuple[str, str]:

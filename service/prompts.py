@@ -40,6 +40,18 @@ class PromptEncoder:
             InvalidRequestError: a chat for a target without a chat template, a role that the template refuses,
                 passages for token ids, or an id beyond the vocabulary.
         """
+        ids = self._encode(request, passages)
+        highest = max(ids, default=0)
+        if highest >= self._vocabulary_size:  # of text, too: a tokenizer may know more than the target
+            token = self._tokenizer.convert_ids_to_tokens(highest)
+            raise InvalidRequestError(
+                f"token id {highest}{f' ({token!r})' if token else ''} is beyond the target's vocabulary of"
+                f" {self._vocabulary_size}: leave it out",
+                field="prompt",
+            )
+        return ids
+
+    def _encode(self, request: GenerateRequest, passages: Sequence[Passage]) -> list[int]:
         prompt = request.prompt
         if isinstance(prompt, str):
             text = place_passages(prompt, passages)
@@ -58,7 +70,7 @@ class PromptEncoder:
             raise InvalidRequestError(
                 "passages cannot be placed into token ids: use draft_only, or send text", field="retrieval.placement"
             )
-        return self._check_ids(cast("Sequence[int]", prompt))
+        return list(cast("Sequence[int]", prompt))
 
     @staticmethod
     def _some(ids: list[int]) -> list[int]:
@@ -96,14 +108,6 @@ class PromptEncoder:
 
     def _encode_plain(self, text: str) -> list[int]:
         return self._plain.encode(text, add_special_tokens=False).ids
-
-    def _check_ids(self, ids: Sequence[int]) -> list[int]:
-        unknown = next((token for token in ids if token >= self._vocabulary_size), None)
-        if unknown is not None:
-            raise InvalidRequestError(
-                f"token id {unknown} is beyond the target's vocabulary of {self._vocabulary_size}", field="prompt"
-            )
-        return list(ids)
 
 
 def place_passages(prompt: str, passages: Sequence[Passage]) -> str:

@@ -35,11 +35,11 @@ class Generator(Protocol):
     """What the service needs of a pipeline."""
 
     def stream(self, request: GenerateRequest) -> AsyncGenerator[Delta | Completion, None]:
-        """Yield deltas, then one completion; closing it cancels the request."""
+        """Yield of each sample deltas, then one completion; closing it cancels the request."""
         ...
 
-    async def generate(self, request: GenerateRequest) -> Completion:
-        """Return the whole answer."""
+    async def generate_samples(self, request: GenerateRequest) -> tuple[Completion, ...]:
+        """Return the whole answers, one for each sample, in their order."""
         ...
 
     async def retrieve(self, retrieval: Retrieval) -> tuple[Passage, ...]:
@@ -63,8 +63,8 @@ class GenerationServicer(pb_grpc.GenerationServiceServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         async with _Answering(context):
-            completion = await self._pipeline.generate(convert.request_from_proto(request))
-            return pb.GenerateResponse(completion=convert.completion_to_proto(completion))
+            completions = await self._pipeline.generate_samples(convert.request_from_proto(request))
+            return pb.GenerateResponse(completions=map(convert.completion_to_proto, completions))
 
     # Writing, unlike yielding, raises here when the client has gone, so the pipeline's stream is closed at
     # once and not when some collector finds it.

@@ -32,8 +32,13 @@ class OutputText:
             self._settle(piece)
 
     def finish(self) -> None:
-        """No token comes any more: bytes of a character that was never completed become U+FFFD."""
+        """No text comes any more: bytes of a character that was never completed become U+FFFD."""
         self._settle(self._unsettled())
+
+    def push_silent(self, token: int) -> None:
+        """Take a token that adds no text, whatever the tokenizer makes of it; after `finish` only."""
+        self.token_ids.append(token)
+        self._settle("")
 
     def cut(self, length: int) -> None:
         """Keep `length` characters, and the tokens that contributed to them."""
@@ -54,28 +59,52 @@ class OutputText:
 
 
 class StopStrings:
-    """Tells at which token the output first holds one of several strings.
+    """Decides where stop strings end one output, and where its text is cut.
+
+    The output ends at the first token after which its text holds a stop string, and is cut where the leftmost of
+    those that it holds then begins. A stop string that is complete within the first `min_tokens` tokens is text like
+    any other; one that a later token completes counts, even if it began before.
 
     Args:
         tokenizer: turns token ids into text.
         stops: non-empty strings.
+        min_tokens: tokens before stop strings count.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], min_tokens: int = 0) -> None:
+        self.strings = stops
         self._output = OutputText(tokenizer)
-        self._stops = stops
-        self._longest = max(map(len, stops))
+        self._min_tokens = min_tokens
+        self._cut: int | None = None
 
     def __call__(self, token: int) -> bool:
-        """Take the next token; True once the text holds a stop string."""
-        start = max(0, len(self._output.text) - self._longest + 1)
+        """Take the next token; True once the output is to end."""
+        known = len(self._output.text)
         self._output.push(token)
-        return find_stop(self._output.text, self._stops, start) < len(self._output.text)
+        return self._search(known)
+
+    def finish(self) -> int | None:
+        """No text comes any more: the length in characters to cut the output to; None leaves it whole.
+
+        Bytes of an unfinished character become text only now, and may complete a stop string.
+        """
+        if self._cut is None:
+            known = len(self._output.text)
+            self._output.finish()
+            self._search(known)
+        return self._cut
+
+    def _search(self, known: int) -> bool:
+        """Look for stop strings that end behind character `known`: no other can be new."""
+        if len(self._output.token_ids) > self._min_tokens:
+            self._cut = find_stop(self._output.text, self.strings, known)
+        return self._cut is not None
 
 
-def find_stop(text: str, stops: Iterable[str], start: int = 0) -> int:
-    """Where the first stop string in `text[start:]` begins; the text's length without one."""
-    return min((at for stop in stops if (at := text.find(stop, start)) >= 0), default=len(text))
+def find_stop(text: str, stops: Iterable[str], known: int = 0) -> int | None:
+    """Where the leftmost of the stop strings that end behind character `known` begins; None without one."""
+    begins = (text.find(stop, max(0, known - len(stop) + 1)) for stop in stops)
+    return min((begin for begin in begins if begin >= 0), default=None)
 
 
 def unfinished_stop(text: str, stops: Iterable[str]) -> int:

@@ -26,6 +26,8 @@ from refdraft.service.types import (
     Passage,
     Retrieval,
     SourceStatistics,
+    TokenLogprob,
+    TopLogprob,
     Usage,
 )
 from refdraft.service.validation import Limits, validate, validate_retrieval
@@ -36,10 +38,14 @@ ERRORS: dict[str, RefdraftError] = {
     "stale": PreconditionError("the index is of another tokenizer"),
     "leaving": UnavailableError("shutting down"),
 }
+LOGPROBS = (TokenLogprob(token_id=7, logprob=-0.25, top=(TopLogprob(token_id=7, logprob=-0.25),)),)
 
 
 class ScriptedPipeline:
-    """Repeats the prompt word by word. One word prompts are commands: an ERRORS key, "bug" or "endless"."""
+    """Repeats the prompt word by word. One word prompts are commands: an ERRORS key, "bug" or "endless".
+
+    Sample k says every word k + 1 times, in the seed k; the samples' deltas take turns.
+    """
 
     def __init__(self) -> None:
         self.active = 0
@@ -51,20 +57,23 @@ class ScriptedPipeline:
             raise ERRORS[prompt]
         self.active += 1
         try:
+            samples = range(request.sampling.n)
+            logprobs = () if request.sampling.logprobs is None else LOGPROBS
             for word in self._words(prompt):
-                await asyncio.sleep(0.001)
-                yield Delta(text=word, token_ids=[len(word)])
+                for sample in samples:
+                    await asyncio.sleep(0.001)
+                    text = word * (sample + 1)
+                    yield Delta(text=text, token_ids=[len(word)], logprobs=logprobs, sample=sample)
             if prompt == "bug":
                 raise KeyError("a secret")
-            yield self._completion(prompt)
+            for sample in reversed(samples):
+                yield self._completion(prompt, sample, logprobs)
         finally:
             self.active -= 1
 
-    async def generate(self, request: GenerateRequest) -> Completion:
-        async for event in self.stream(request):
-            if isinstance(event, Completion):
-                return event
-        raise AssertionError("no completion")
+    async def generate_samples(self, request: GenerateRequest) -> tuple[Completion, ...]:
+        completions = [event async for event in self.stream(request) if isinstance(event, Completion)]
+        return tuple(reversed(completions))
 
     async def retrieve(self, retrieval: Retrieval) -> tuple[Passage, ...]:
         validate_retrieval(retrieval, query_required=True)
@@ -105,9 +114,9 @@ class ScriptedPipeline:
                 yield "and so on "
         yield from (word + " " for word in prompt.split())
 
-    def _completion(self, prompt: str) -> Completion:
+    def _completion(self, prompt: str, sample: int = 0, logprobs: tuple[TokenLogprob, ...] = ()) -> Completion:
         words = prompt.split()
-        text = "".join(word + " " for word in words)
+        text = "".join((word + " ") * (sample + 1) for word in words)
         return Completion(
             text=text,
             token_ids=tuple(len(word) + 1 for word in words),
@@ -123,7 +132,9 @@ class ScriptedPipeline:
             attributions=(
                 Attribution(output_start=0, output_end=1, document_id="d", document_start=5, document_end=6),
             ),
-            seed=2**63 - 1,
+            logprobs=logprobs * len(words),
+            sample=sample,
+            seed=(2**63 - 1 + sample) % 2**63,
         )
 
 

@@ -19,7 +19,7 @@ from refdraft.service.channel import MESSAGE_LIMIT_BYTES
 from refdraft.service.client import Client
 from refdraft.service.types import Completion, Delta, GenerateRequest, Message, Reference, Retrieval, Sampling
 
-from .conftest import ERRORS, Service
+from .conftest import ERRORS, LOGPROBS, Service
 
 
 @pytest.fixture
@@ -36,6 +36,25 @@ def test_stream_yields_deltas_then_the_completion(client: Client) -> None:
     *deltas, completion = client.stream(GenerateRequest(prompt="one two"))
     assert deltas == [Delta(text="one ", token_ids=(4,)), Delta(text="two ", token_ids=(4,))]
     assert isinstance(completion, Completion)
+
+
+def test_samples_come_in_their_order(client: Client, service: Service) -> None:
+    request = GenerateRequest(prompt="one two", sampling=Sampling(n=3, logprobs=1))
+    expected = tuple(service.pipeline._completion("one two", sample, LOGPROBS) for sample in range(3))
+    assert client.generate_samples(request) == expected
+    events = list(client.stream(request))
+    for completion in expected:
+        *deltas, last = [event for event in events if event.sample == completion.sample]
+        assert last == completion
+        assert "".join(delta.text for delta in deltas if isinstance(delta, Delta)) == completion.text
+        assert [logprob for delta in deltas for logprob in delta.logprobs] == list(completion.logprobs)
+
+
+def test_one_completion_is_of_one_sample(client: Client) -> None:
+    request = GenerateRequest(prompt="one two", sampling=Sampling(n=2))
+    with pytest.raises(InvalidRequestError, match="generate_samples") as caught:
+        client.generate(request)
+    assert caught.value.field == "sampling.n"
 
 
 def test_chats_arrive(client: Client) -> None:

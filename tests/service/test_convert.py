@@ -1,6 +1,7 @@
 """What goes over the wire comes out as it went in."""
 
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,7 +192,7 @@ def test_zero_is_not_absent() -> None:
 
 
 def test_any_mapping_of_any_integers_is_sent() -> None:
-    bias = MappingProxyType({np.int64(3): np.float32(0.5)})
+    bias: Any = MappingProxyType({np.int64(3): np.float32(0.5)})
     message = convert.request_to_proto(GenerateRequest(prompt="a", sampling=Sampling(logit_bias=bias)))
     assert dict(message.sampling.logit_bias) == {3: 0.5}
 

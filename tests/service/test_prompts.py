@@ -108,6 +108,20 @@ def test_what_cannot_be_encoded_is_refused(
         encoder.encode(GenerateRequest(prompt=prompt), passages)
 
 
+@pytest.mark.parametrize("raw", [True, False])
+def test_text_of_tokens_that_the_target_does_not_know_is_refused(
+    tiny_tokenizer: "PreTrainedTokenizerFast", raw: bool
+) -> None:
+    """A tokenizer may be larger than the target's embedding."""
+    highest = max(tiny_tokenizer("The lambda expression")["input_ids"])
+    PromptEncoder(tiny_tokenizer, highest + 1).encode(GenerateRequest(prompt="The lambda expression", raw=True))
+    with pytest.raises(
+        InvalidRequestError, match=rf"prompt: token id \d+ \('.+'\) is beyond .* of {highest}:"
+    ) as caught:
+        PromptEncoder(tiny_tokenizer, highest).encode(GenerateRequest(prompt="The lambda expression", raw=raw))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_template_may_refuse_a_chat(
     tiny_tokenizer: "PreTrainedTokenizerFast", monkeypatch: pytest.MonkeyPatch
 ) -> None:

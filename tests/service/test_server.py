@@ -37,7 +37,7 @@ async def test_a_signal_lets_running_answers_finish(capsys: pytest.CaptureFixtur
         call = stub.Generate(pb.GenerateRequest(text="word " * 200))
         await stub.GetModel(pb.GetModelRequest())
         os.kill(os.getpid(), number)
-        assert (await call).completion.text == "word " * 200
+        assert (await call).completions[0].text == "word " * 200
         await asyncio.wait_for(serving, 5)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GetModel(pb.GetModelRequest(), timeout=5)

@@ -44,6 +44,18 @@ async def test_a_stream_is_deltas_then_one_completion(channel: grpc.aio.Channel)
     assert "".join(event.delta.text for event in events) == events[-1].completion.text == "one two three "
 
 
+async def test_several_samples_interleave_and_each_ends_with_its_completion(channel: grpc.aio.Channel) -> None:
+    request = pb.GenerateRequest(text="one two", sampling=pb.Sampling(n=2))
+    stub = pb_grpc.GenerationServiceStub(channel)
+    events = [event async for event in stub.GenerateStream(pb.GenerateStreamRequest(request=request))]
+    assert [event.delta.sample for event in events if event.HasField("delta")] == [0, 1, 0, 1]
+    completions = [event.completion for event in events if event.HasField("completion")]
+    assert sorted(completion.sample for completion in completions) == [0, 1]
+    response = await stub.Generate(request)
+    assert [completion.sample for completion in response.completions] == [0, 1]
+    assert [completion.text for completion in response.completions] == ["one two ", "one one two two "]
+
+
 @pytest.mark.parametrize(
     ("prompt", "code"),
     [
@@ -99,7 +111,7 @@ async def test_messages_over_the_limit_are_refused(channel: grpc.aio.Channel) ->
 async def test_messages_over_grpcs_default_limit_are_accepted(channel: grpc.aio.Channel) -> None:
     request = pb.GenerateRequest(text="a", references=[pb.Reference(text="b" * (6 << 20))])
     response = await pb_grpc.GenerationServiceStub(channel).Generate(request)
-    assert response.completion.text == "a "
+    assert response.completions[0].text == "a "
 
 
 @pytest.mark.parametrize("leave", ["cancel", "deadline", "disconnect"])
@@ -128,7 +140,7 @@ async def test_fifty_at_once_get_their_own_answers(channel: grpc.aio.Channel) ->
     responses = await asyncio.gather(
         *(stub.Generate(pb.GenerateRequest(text=f"number {number}")) for number in range(50))
     )
-    assert [response.completion.text for response in responses] == [f"number {n} " for n in range(50)]
+    assert [response.completions[0].text for response in responses] == [f"number {n} " for n in range(50)]
 
 
 async def test_health_answers_for_each_service(channel: grpc.aio.Channel) -> None:

@@ -112,40 +112,128 @@ def test_half_a_character_is_held_back(tokenizer: Tokenizer) -> None:
     assert output.text.endswith("\ufffd")
 
 
-def test_a_stop_string_ends_the_output_at_the_token_that_completes_it(tokenizer: Tokenizer) -> None:
-    @settings(deadline=None, max_examples=300, derandomize=True)
-    @given(texts, st.lists(st.text(st.sampled_from("ab €😀"), min_size=1, max_size=4), min_size=1, max_size=3))
-    def check(text: str, stops: list[str]) -> None:
-        token_ids = tokenizer.encode(text).tolist()
-        stop = StopStrings(tokenizer, stops)
-        ended = next((count for count, token in enumerate(token_ids, start=1) if stop(token)), None)
-        whole = tokenizer.decode(token_ids)
-        output = OutputText(tokenizer)
-        for token in token_ids[:ended]:
-            output.push(token)
-        output.finish()
-        if ended is None:
-            assert not any(string in whole for string in stops) or whole.endswith("\ufffd")
-            return
-        assert not any(string in tokenizer.decode(token_ids[: ended - 1]).rstrip("\ufffd") for string in stops)
-        at = find_stop(output.text, stops)
-        output.cut(at)
-        assert output.text == whole[:at]
-        assert not any(string in output.text for string in stops)
-        assert tokenizer.decode(output.token_ids).startswith(output.text)
-        if output.token_ids:  # no token more than the text needs
-            assert len(tokenizer.decode(output.token_ids[:-1]).rstrip("\ufffd")) <= at
-        assert len(output.spans) == len(output.token_ids)
+def growing_text(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
+    """What is certain after no token, one token, and so on; at last what the end makes of it."""
+    output = OutputText(tokenizer)
+    grown = [""]
+    for token in token_ids:
+        output.push(token)
+        grown.append(output.text)
+    output.finish()
+    return [*grown, output.text]
+
+
+def specified_stop(
+    tokenizer: Tokenizer, token_ids: Sequence[int], stops: Sequence[str], min_tokens: int
+) -> tuple[int, int | None]:
+    """The tokens that are written and where their text is cut, from the definition: every place, after each token."""
+    grown = growing_text(tokenizer, token_ids)
+    exempt = len(grown[min(min_tokens, len(token_ids))])
+    for count in range(min_tokens + 1, len(grown)):
+        begins = [
+            begin
+            for stop in stops
+            for begin in range(len(grown[count]))
+            if grown[count].startswith(stop, begin) and begin + len(stop) > exempt
+        ]
+        if begins and len(token_ids) > min_tokens:
+            return min(count, len(token_ids)), min(begins)
+    return len(token_ids), None
+
+
+def small_tokens(tokenizer: Tokenizer) -> st.SearchStrategy[list[int]]:
+    """Tokens of few characters, bytes of characters among them, in any order: whole, broken and cut off."""
+    pool = sorted(
+        {token for text in ("a", "b", "ab", " ", "€", "é", "😀", "\ufffd") for token in tokenizer.encode(text).tolist()}
+    )
+    return st.lists(st.sampled_from(pool), max_size=14) | texts.map(lambda text: tokenizer.encode(text).tolist())
+
+
+stop_strings = st.lists(st.text(st.sampled_from("ab €😀\ufffd"), min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+def test_stop_strings_end_and_cut_as_defined(tokenizer: Tokenizer) -> None:
+    @settings(deadline=None, max_examples=500, derandomize=True)
+    @given(small_tokens(tokenizer), stop_strings, st.integers(0, 6))
+    def check(token_ids: list[int], stops: list[str], min_tokens: int) -> None:
+        written, cut = specified_stop(tokenizer, token_ids, stops, min_tokens)
+        stop = StopStrings(tokenizer, stops, min_tokens)
+        ended = next((count for count, token in enumerate(token_ids, start=1) if stop(token)), len(token_ids))
+        assert (ended, stop.finish()) == (written, cut)
+        assert stop.finish() == cut, "asked again it says the same"
 
     check()
 
 
 @pytest.mark.parametrize(
-    ("text", "stops", "at"),
-    [("hello", ["l", "lo"], 2), ("hello", ["xx", "lo"], 3), ("hello", ["z"], 5), ("", ["a"], 0)],
+    ("text", "stops", "min_tokens", "cut"),
+    [
+        ("aXb", ["X"], 0, 1),
+        ("aXb", ["X"], 1, 1),
+        ("aXb", ["X"], 2, None),
+        ("aXbX", ["X"], 2, 3),
+        ("aXYb", ["XY"], 2, 1),  # a later token completes what began before
+        ("aXYb", ["XY", "X"], 2, 1),
+        ("aXYb", ["X", "Yb"], 2, 2),
+        ("aXXX", ["XX"], 3, 2),
+    ],
 )
-def test_the_first_stop_string_counts(text: str, stops: list[str], at: int) -> None:
-    assert find_stop(text, stops) == at
+def test_what_is_complete_within_the_first_tokens_is_text_like_any_other(
+    tiny_tokenizer: "PreTrainedTokenizerFast", text: str, stops: list[str], min_tokens: int, cut: int | None
+) -> None:
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(tiny_tokenizer.backend_tokenizer.to_str()))
+    stop = StopStrings(tokenizer, stops, min_tokens)
+    for character in text:
+        if stop(int(tokenizer.encode(character)[0])):
+            break
+    assert stop.finish() == cut
+
+
+def test_cut_text_has_no_token_that_it_does_not_need(tokenizer: Tokenizer) -> None:
+    @settings(deadline=None, max_examples=200, derandomize=True)
+    @given(texts, st.integers(0, 20))
+    def check(text: str, length: int) -> None:
+        output = OutputText(tokenizer)
+        for token in tokenizer.encode(text).tolist():
+            output.push(token)
+        output.finish()
+        whole = output.text
+        output.cut(length)
+        assert output.text == whole[:length]
+        assert tokenizer.decode(output.token_ids).startswith(output.text)
+        if output.token_ids:
+            assert len(tokenizer.decode(output.token_ids[:-1]).rstrip("\ufffd")) <= length
+        assert len(output.spans) == len(output.token_ids)
+
+    check()
+
+
+def test_a_silent_token_adds_no_text(tokenizer: Tokenizer) -> None:
+    output = OutputText(tokenizer)
+    *head, _ = tokenizer.encode("a😀").tolist()
+    for token in head:
+        output.push(token)
+    output.finish()
+    before = output.text
+    output.push_silent(int(tokenizer.encode("b")[0]))
+    assert output.text == before
+    assert len(output.spans) == len(output.token_ids) == len(head) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "known", "at"),
+    [
+        ("hello", ["l", "lo"], 0, 2),
+        ("hello", ["xx", "lo"], 0, 3),
+        ("hello", ["z"], 0, None),
+        ("", ["a"], 0, None),
+        ("hello", ["l"], 3, 3),
+        ("hello", ["ell", "o"], 3, 1),
+        ("hello", ["ell", "o"], 4, 4),
+    ],
+)
+def test_the_leftmost_stop_string_counts(text: str, stops: list[str], known: int, at: int | None) -> None:
+    assert find_stop(text, stops, known) == at
 
 
 @pytest.mark.parametrize(
