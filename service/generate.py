@@ -12,6 +12,7 @@ from typing import Any
 
 from refdraft.controls import neutral
 from refdraft.errors import InvalidRequestError, NotFoundError
+from refdraft.service import sampling_options
 from refdraft.service.options import add_model_options, check_indexes, pipeline_config
 from refdraft.service.terminal import Painter, figures, wants_colour
 from refdraft.service.types import (
@@ -23,7 +24,6 @@ from refdraft.service.types import (
     Placement,
     Reference,
     Retrieval,
-    Sampling,
 )
 from refdraft.service.validation import NO_LIMITS, Limits, validate
 
@@ -32,16 +32,10 @@ Event = Delta | Completion
 _PLACEMENTS: dict[str, Placement] = {"prompt": "prompt", "draft": "draft_only"}
 
 # Which option to name where a field of the request is refused.
-_OPTIONS = {
+_OPTIONS = sampling_options.FLAGS | {
     "drafting.max_draft_tokens": "--max-draft-tokens",
     "retrieval.index": "--index",
     "retrieval.top_k": "--top-k",
-    "sampling.max_tokens": "--max-tokens",
-    "sampling.seed": "--seed",
-    "sampling.stop": "--stop",
-    "sampling.temperature": "--temperature",
-    "sampling.top_k": "--sampling-top-k",
-    "sampling.top_p": "--top-p",
 }
 
 
@@ -53,7 +47,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="the same, from a UTF-8 file")
     parser.add_argument("--raw", action="store_true", help="do not put the prompt through the chat template")
     _add_source_options(parser)
-    _add_sampling_options(parser)
+    sampling_options.add_sampling_options(parser)
+    sampling_options.add_structure_options(parser)
     parser.add_argument("--no-draft", action="store_true", help="decode plainly")
     parser.add_argument(
         "--max-draft-tokens",
@@ -64,7 +59,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     add_model_options(parser, "dtype", "threads")
     parser.add_argument("--server", metavar="HOST:PORT", help="ask a running server; default: in-process")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object at the end, one line for each sample"
+    )
     parser.add_argument("--no-color", action="store_true", help="do not colour copied spans")
     parser.set_defaults(run=run)
 
@@ -74,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     _check_usage(args)
     request = _request(args)
     _check_values(args, request)
-    show = _print_json if args.json else _Screen(colour=not args.no_color and wants_colour(sys.stdout)).show
+    show = _print_json if args.json else _screen(args, request).show
     if args.server is not None:
         _ask_server(args.server, request, show)
     else:
@@ -90,8 +87,12 @@ def _check_usage(args: argparse.Namespace) -> None:
         args.usage_error("--server needs an address, HOST:PORT")
     if args.prompt == "":
         args.usage_error("argument --prompt: is empty")
+    if args.regex == "":
+        args.usage_error("argument --regex: is empty")
     if args.index is None and (args.top_k is not None or args.mode or args.passages):
         args.usage_error("--top-k, --mode and --passages are about retrieval: add --index")
+    if hasattr(args, "sampling_logprobs") and not args.json:
+        args.usage_error("--logprobs are printed with the tokens: add --json")
 
 
 def _check_values(args: argparse.Namespace, request: GenerateRequest) -> None:
@@ -99,9 +100,10 @@ def _check_values(args: argparse.Namespace, request: GenerateRequest) -> None:
     try:
         validate(request, Limits() if args.server is None else NO_LIMITS)
     except InvalidRequestError as error:
-        if error.field not in _OPTIONS:
+        option = _OPTIONS.get(error.field.partition("[")[0])  # as in "sampling.stop_token_ids[1]"
+        if option is None:
             raise
-        args.usage_error(f"argument {_OPTIONS[error.field]}: {error.reason}")
+        args.usage_error(f"argument {option}: {error.reason}")
 
 
 def _ask_server(address: str, request: GenerateRequest, show: Callable[[Event], None]) -> None:
@@ -149,6 +151,25 @@ class _Screen:
         print(figures(event), file=sys.stderr)
 
 
+class _Samples:
+    """Prints each of several answers when it is complete, under a header that tells its number and seed."""
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Completion):
+            print(f"--- sample {event.sample}, seed {event.seed}")
+            screen = _Screen(colour=self._colour)
+            screen.show(Delta(text=event.text, token_ids=(), attributions=event.attributions))
+            screen.show(event)
+
+
+def _screen(args: argparse.Namespace, request: GenerateRequest) -> _Screen | _Samples:
+    colour = not args.no_color and wants_colour(sys.stdout)
+    return _Samples(colour=colour) if request.sampling.n > 1 else _Screen(colour=colour)
+
+
 def _print_json(event: Event) -> None:
     if isinstance(event, Completion):
         line = json.dumps(asdict(event), ensure_ascii=False)
@@ -167,14 +188,8 @@ def _request(args: argparse.Namespace) -> GenerateRequest:
         references=[Reference(id=path.name, text=_read(path)) for path in args.reference],
         prediction=_read(args.prediction_file) if args.prediction_file else "",
         retrieval=retrieval,
-        sampling=Sampling(
-            max_tokens=args.max_tokens,
-            temperature=args.temperature,
-            top_k=args.sampling_top_k,
-            top_p=args.top_p,
-            seed=args.seed,
-            stop=args.stop,
-        ),
+        sampling=sampling_options.sampling(args),
+        structure=sampling_options.structure(args, _read),
         drafting=Drafting(enabled=not args.no_draft, max_draft_tokens=args.max_draft_tokens),
     )
 
@@ -205,30 +220,6 @@ def _add_source_options(parser: argparse.ArgumentParser) -> None:
         choices=tuple(_PLACEMENTS),
         help="put passages into the prompt, or draft from them only; default: prompt",
     )
-
-
-def _add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    defaults = Sampling()
-    parser.add_argument("--max-tokens", type=int, default=defaults.max_tokens, metavar="N", help="default: %(default)s")
-    parser.add_argument(
-        "--temperature", type=float, default=defaults.temperature, metavar="T", help="0 is greedy; default: %(default)s"
-    )
-    parser.add_argument(
-        "--sampling-top-k",
-        type=int,
-        default=defaults.top_k,
-        metavar="N",
-        help="sample from the N likeliest tokens (for passages see --top-k); 0 for all; default: %(default)s",
-    )
-    parser.add_argument(
-        "--top-p",
-        type=float,
-        default=defaults.top_p,
-        metavar="P",
-        help="sample from this probability mass; default: %(default)s",
-    )
-    parser.add_argument("--seed", type=int, help="default: drawn, and told at the end")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
 
 
 def _read(path: Path) -> str:

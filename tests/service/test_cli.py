@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from refdraft.service.cli import main
+from refdraft.service.types import GenerateRequest, Sampling, Structure
 
 from .conftest import Service
 
@@ -59,6 +60,76 @@ def test_json_is_one_object_with_the_documented_keys(service: Service, capsys: p
     ]
 
 
+def test_every_option_reaches_the_request(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests: list[GenerateRequest] = []
+    stream = service.pipeline.stream
+
+    def listen(request: GenerateRequest) -> object:
+        requests.append(request)
+        return stream(request)
+
+    monkeypatch.setattr(service.pipeline, "stream", listen)
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text("{}", encoding="utf-8")
+    grammar.write_text('start: "a"', encoding="utf-8")
+    structures = [
+        (["--json-object"], Structure(kind="json_object")),
+        (["--json-schema", str(schema)], Structure(kind="json_schema", source="{}")),
+        (["--regex", "a+"], Structure(kind="regex", source="a+")),
+        (["--grammar", str(grammar)], Structure(kind="lark", source='start: "a"')),
+    ]
+    ask = ["generate", "--server", service.address, "--prompt", "a", "--json"]
+    for chosen, structure in structures:
+        assert main([*ask, *chosen]) == 0
+        assert requests[-1] == GenerateRequest(prompt="a", structure=structure)
+    options = """
+        --max-tokens 9 --min-tokens 2 --samples 3 --seed 4 --temperature 0.5 --sampling-top-k 6 --top-p 0.7 --min-p 0.1
+        --repetition-penalty 1.25 --presence-penalty -1 --frequency-penalty 2 --logit-bias 5=-1.5 --logit-bias 6=2
+        --bad-word x --bad-word y --allowed-token 7 --allowed-token 8 --stop u --stop v --stop-token 8 --ignore-eos
+        --logprobs 0
+    """
+    assert main([*ask, *options.split()]) == 0
+    assert requests[-1].sampling == Sampling(
+        max_tokens=9,
+        min_tokens=2,
+        n=3,
+        seed=4,
+        temperature=0.5,
+        top_k=6,
+        top_p=0.7,
+        min_p=0.1,
+        repetition_penalty=1.25,
+        presence_penalty=-1.0,
+        frequency_penalty=2.0,
+        logit_bias={5: -1.5, 6: 2.0},
+        bad_words=("x", "y"),
+        allowed_token_ids=(7, 8),
+        stop=("u", "v"),
+        stop_token_ids=(8,),
+        ignore_eos=True,
+        logprobs=0,
+    )
+
+
+def test_samples_are_printed_one_after_the_other(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--server", service.address, "--prompt", "one two", "--samples", "2"]) == 0
+    captured = capsys.readouterr()
+    # The scripted pipeline completes the last sample first.
+    assert captured.out == f"--- sample 1, seed 0\none one two two \n--- sample 0, seed {2**63 - 1}\none two \n"
+    assert captured.err.count("tokens per step") == 2
+
+
+def test_json_of_samples_is_one_object_a_line(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--prompt", "one two", "--samples", "2", "--logprobs", "1", "--json"]
+    assert main(["generate", "--server", service.address, *arguments]) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(sample["sample"] for sample in printed) == [0, 1]
+    likely = {"token_id": 7, "logprob": -0.25}
+    assert printed[0]["logprobs"] == [likely | {"top": [likely]}] * 2
+
+
 def test_a_prompt_may_come_from_a_file(service: Service, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text("from a file", encoding="utf-8")
@@ -75,6 +146,24 @@ def test_a_prompt_may_come_from_a_file(service: Service, capsys: pytest.CaptureF
         (["--sampling-top-k", "-1"], "--sampling-top-k: must be in 0.."),
         (["--seed", "-1"], "--seed: must be in 0.."),
         (["--stop", ""], "--stop: holds an empty string"),
+        (["--min-tokens", "300"], "--min-tokens: must not exceed max_tokens, which is 256"),
+        (["--samples", "17"], "--samples: must be in 1..16"),
+        (["--min-p", "2"], "--min-p: must be in [0, 1], not 2.0"),
+        (["--repetition-penalty", "0"], "--repetition-penalty: must be in (0, 10]"),
+        (["--presence-penalty", "-3"], "--presence-penalty: must be in [-2, 2], not -3.0"),
+        (["--frequency-penalty", "nan"], "--frequency-penalty: must be in [-2, 2], not nan"),
+        (["--logit-bias", "5"], "--logit-bias: must be ID=BIAS, such as 42=-1.5, not '5'"),
+        (["--logit-bias", "5=101"], "--logit-bias: must be in [-100, 100], not 101.0"),
+        (["--bad-word", ""], "--bad-word: holds an empty string, which bans nothing"),
+        (["--allowed-token", "1", "--allowed-token", "-1"], "--allowed-token: must be in 0.."),
+        (["--stop-token", "-1"], "--stop-token: must be in 0.."),
+        (["--logprobs", "21", "--json"], "--logprobs: must be in 0..20"),
+        (["--logprobs", "2"], "--logprobs are printed with the tokens: add --json"),
+        (["--json-object", "--min-tokens", "1"], "--min-tokens: does not go with a structure"),
+        (["--json-object", "--ignore-eos"], "--ignore-eos: does not go with a structure"),
+        (["--json-object", "--allowed-token", "1"], "--allowed-token: does not go with a structure"),
+        (["--json-object", "--regex", "a"], "--regex: not allowed with argument --json-object"),
+        (["--regex", ""], "--regex: is empty"),
         (["--max-draft-tokens", "65"], "--max-draft-tokens: must be in 0..64"),
         (["--index", "manual", "--top-k", "0"], "--top-k: must be in 1..100"),
         (["--index", ""], "--index: name an index"),
