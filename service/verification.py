@@ -1,5 +1,6 @@
 """The comparison of drafted with plain decoding, prompt by prompt, that `refdraft verify` reports."""
 
+import hashlib
 import json
 import random
 import sys
@@ -44,12 +45,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a prompt became in a run."""
+    """What a prompt became in a run.
+
+    `digest` stands for the bits of the logits: SHA-256 over each token's own logit, its log-probability, in which
+    every logit of its row has a part, and the likeliest tokens.
+    """
 
     prompt: str
     run: RunName
     ids: Sequence[int]
     finish_reason: str
+    digest: str
     steps: int
     drafted: int
     accepted: int
@@ -221,6 +227,7 @@ def _outcome(name: str, run: RunName, progress: _Progress) -> Outcome:
         run=run,
         ids=progress.ids,
         finish_reason=progress.last.finish_reason,
+        digest=hashlib.sha256(repr(progress.logprobs).encode()).hexdigest()[:16],
         steps=statistics.steps,
         drafted=sum(statistics.drafted.values()),
         accepted=sum(statistics.accepted.values()),

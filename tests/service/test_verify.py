@@ -45,6 +45,7 @@ def test_lossless_decoding_passes(
     assert plain["drafted"] == 0
     for run in (alone, batch):
         assert run["identical"] == 8
+        assert numerics == "fast" or run["same_bits"] == 8
         assert run["tokens"] == plain["tokens"]
         assert run["steps"] < plain["steps"]
         assert 0 < run["accepted"] < run["drafted"]
@@ -54,6 +55,7 @@ def test_a_person_is_told_in_a_few_lines(verify: Verify, capsys: pytest.CaptureF
     assert verify("--limit", "2", "--only", "alone") == 0
     lines = capsys.readouterr().out.splitlines()
     assert "float32, numerics fast: 2 prompts, at most 12 tokens each, greedy" in lines[0]
+    assert "same bits" in lines[1]
     assert [line.split()[0] for line in lines[2:4]] == ["plain", "alone"]
     assert lines[-1] == "all outputs are identical"
 
@@ -95,14 +97,31 @@ def test_a_decoder_that_is_not_lossless_is_found_with_both_logits(
     assert out.endswith("some outputs differ\n")
 
 
+def test_strict_numerics_is_held_to_its_bits(
+    verify: Verify, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits that move by one unit in the last place with every call choose the same tokens nearly always."""
+    log_probability, calls = Sampler.logprob, [0]
+
+    def logprob(self: Sampler, logits: NDArray[np.float32], token: int) -> Any:
+        calls[0] += 1
+        return log_probability(self, np.nextafter(logits, np.float32(calls[0] % 2)), token)
+
+    monkeypatch.setattr(Sampler, "logprob", logprob)
+    options = ("--limit", "3", "--max-tokens", "11", "--only", "alone")
+    assert verify("--numerics", "strict", *options) == 1
+    assert capsys.readouterr().out.endswith("all outputs are identical, but not all logits are\n")
+    assert verify("--numerics", "fast", *options) == 0
+
+
 def test_a_stopped_run_goes_on(
     verify: Verify, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = tmp_path / "runs" / "records.jsonl"
-    assert verify("--records", str(records), "--json") == 0
+    assert verify("--numerics", "strict", "--records", str(records), "--json") == 0
     whole, lines = report(capsys), records.read_text().splitlines(keepends=True)
     records.write_text("".join(lines[:12]))
-    assert verify("--records", str(records), "--json") == 0
+    assert verify("--numerics", "strict", "--records", str(records), "--json") == 0
     assert report(capsys) == whole
     assert sorted(records.read_text().splitlines(keepends=True)) == sorted(lines)
 
@@ -110,7 +129,7 @@ def test_a_stopped_run_goes_on(
         raise AssertionError("nothing is left to decode")
 
     monkeypatch.setattr("refdraft.decoder.engine.Engine.step", step)
-    assert verify("--records", str(records), "--json") == 0
+    assert verify("--numerics", "strict", "--records", str(records), "--json") == 0
     assert report(capsys) == whole
 
 
@@ -118,10 +137,10 @@ def test_a_line_that_was_cut_off_is_done_again(
     verify: Verify, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     records = tmp_path / "records.jsonl"
-    assert verify("--limit", "2", "--records", str(records), "--json") == 0
+    assert verify("--limit", "2", "--numerics", "strict", "--records", str(records), "--json") == 0
     whole, text = report(capsys), records.read_text()
     records.write_text(text[:-25])
-    assert verify("--limit", "2", "--records", str(records), "--json") == 0
+    assert verify("--limit", "2", "--numerics", "strict", "--records", str(records), "--json") == 0
     assert report(capsys) == whole
     assert sorted(records.read_text().splitlines()) == sorted(text.splitlines())
 
