@@ -24,6 +24,16 @@ CHAT_TEMPLATE = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The size of the property test in tests/lossless."""
+    parser.addoption(
+        "--cases",
+        type=int,
+        metavar="N",
+        help="draw N random cases in tests/lossless, by --hypothesis-seed where given (default: 2000, always the same)",
+    )
+
+
 @pytest.fixture(scope="session")
 def tiny_tokenizer() -> "PreTrainedTokenizerFast":
     """A byte-level BPE of 512 tokens: any text round-trips, common words of Python's manual are one token."""
