@@ -9,21 +9,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-import torch
-from transformers import AutoTokenizer
-
 from refdraft.decoder.async_engine import AsyncEngine
 from refdraft.decoder.engine import Engine, EngineConfig
 from refdraft.decoder.target import Target
-from refdraft.errors import InvalidRequestError, NotFoundError
+from refdraft.errors import NotFoundError
 from refdraft.retriever.index import Index
 from refdraft.retriever.ranker import rank_texts
 from refdraft.retriever.tokenizer import Tokenizer
 from refdraft.service.answer import Answer
 from refdraft.service.attribution import Document
 from refdraft.service.config import PipelineConfig
-from refdraft.service.default_model import default_model_directory
 from refdraft.service.job import Job, JobBuilder
+from refdraft.service.loading import engine_config, load_target
 from refdraft.service.prompts import PromptEncoder
 from refdraft.service.structure import Structures
 from refdraft.service.types import (
@@ -88,27 +85,15 @@ class Pipeline:
             NotFoundError: a model or an index does not exist.
             PreconditionError: the model's family is not supported, or an index is of another tokenizer.
         """
-        path = default_model_directory() if model is None else model
-        if config.threads:
-            torch.set_num_threads(config.threads)
-        device, dtype = _placement(config)
-        engine_config = _engine_config(config, dtype)
-        target = Target.load(
-            path,
-            slots=config.slots,
-            context_limit=config.context_limit,
-            max_width=engine_config.widest_pass,
-            dtype=dtype,
-            device=device,
-        )
-        auto_tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        engine = engine_config(config)
+        target, auto_tokenizer, model_name = load_target(model, config, engine)
         tokenizer = Tokenizer(auto_tokenizer.backend_tokenizer)
         opened = {
             name: Index.open(Path(directory), name=name, tokenizer_fingerprint=tokenizer.fingerprint)
             for name, directory in (indexes or {}).items()
         }
         encoder = PromptEncoder(auto_tokenizer, target.vocabulary_size)
-        return cls(target, encoder, tokenizer, opened, name=Path(path).name, config=config, engine_config=engine_config)
+        return cls(target, encoder, tokenizer, opened, name=model_name, config=config, engine_config=engine)
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[Delta | Completion, None]:
         """Answer a request: of each sample deltas as they are committed, then the completion. Samples interleave.
@@ -267,25 +252,3 @@ def _run(call: Coroutine[None, None, _T]) -> _T:
         return asyncio.run(call)
     with ThreadPoolExecutor(1) as thread:  # a notebook's own thread runs a loop already
         return thread.submit(asyncio.run, call).result()
-
-
-def _placement(config: PipelineConfig) -> tuple[str, str]:
-    """Device and type of the weights."""
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:  # torch raises either, by the kind of device
-        raise InvalidRequestError(f"torch cannot use {device!r} here", field="device") from error
-    dtype = config.dtype
-    if dtype == "auto":
-        dtype = "float32" if device == "cpu" else "bfloat16"
-    return device, dtype
-
-
-def _engine_config(config: PipelineConfig, dtype: str) -> EngineConfig:
-    """A strict pass always costs its whole width, so it is kept to 16 columns."""
-    if config.numerics == "strict" or (config.numerics == "auto" and dtype != "float32"):
-        return EngineConfig(numerics="strict", max_draft_tokens=15)
-    return EngineConfig(numerics="fast")
