@@ -324,8 +324,9 @@ def test_a_switched_off_source_drafts_nothing(pipeline: Pipeline) -> None:
         assert set(completion.drafting.by_source) <= set(sources)
 
 
-async def test_a_stream_that_is_closed_makes_room(pipeline: Pipeline) -> None:
-    request = GenerateRequest(prompt="The lambda expression", sampling=Sampling(max_tokens=400))
+@pytest.mark.parametrize("samples", [1, 5])
+async def test_a_stream_that_is_closed_makes_room(pipeline: Pipeline, samples: int) -> None:
+    request = GenerateRequest(prompt="The lambda expression", sampling=Sampling(max_tokens=400, n=samples))
     for _ in range(5):
         async with aclosing(pipeline.stream(request)) as stream:
             async for _event in stream:
