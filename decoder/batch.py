@@ -74,3 +74,15 @@ class Batch:
         positions = np.minimum(start + np.arange(width), last_position)[None]
         mask = np.tri(width, cells, start, dtype=np.bool_)[None]
         return cls(slot, padded, positions, np.array([start], np.int64), mask, certain=len(tokens))
+
+    def cell_positions(self) -> NDArray[np.int64]:
+        """The position of the token in each cell, int64 [rows, cells]: in a tree its depth, not its place, says it."""
+        rows, width, cells = self.mask.shape
+        positions = np.tile(np.arange(cells), (rows, 1))
+        np.put_along_axis(positions, self.starts[:, None] + np.arange(width), self.positions, axis=1)
+        return positions
+
+    def mask_within(self, window: int) -> NDArray[np.bool_]:
+        """`mask` without the cells whose token lies `window` or more positions back: bool [rows, width, cells]."""
+        near: NDArray[np.bool_] = self.positions[:, :, None] - self.cell_positions()[:, None] < window
+        return self.mask & near

@@ -1,7 +1,7 @@
 """Reading a checkpoint: which models are taken, how much context they hold, and their weights."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,50 @@ from transformers.utils import logging
 
 from refdraft.errors import InvalidRequestError, NotFoundError, PreconditionError
 
-# Families whose slot passes are compared with transformers' own forward in tests/decoder/test_target.py.
-VERIFIED_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3", "phi3", "gpt_neox"})
+# Families whose slot passes are compared with transformers' own answers in tests/decoder/test_families.py.
+VERIFIED_FAMILIES = frozenset(
+    {
+        "bloom",
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "gpt_neox",
+        "llama",
+        "mistral",
+        "mixtral",
+        "opt",
+        "phi3",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+    }
+)
+
+_STATEFUL_LAYERS = {"linear_attention", "conv", "hybrid", "hybrid_sliding"}  # transformers' names of Mamba and its like
+_STATEFUL_FAMILIES = {"rwkv", "xlstm"}  # those whose configuration names no kinds of layers
+_OTHER_INPUTS = {"vision_config", "audio_config", "thinker_config"}
+
+# Why a model is refused, by its configuration; the first that holds is told.
+_REFUSALS: tuple[tuple[Callable[[Any], Any], str], ...] = (
+    (lambda config: config.is_encoder_decoder, "is an encoder-decoder, and only decoders are supported"),
+    (lambda config: _OTHER_INPUTS & config.sub_configs.keys(), "takes images or audio, and only text is supported"),
+    (
+        lambda config: (
+            config.model_type in _STATEFUL_FAMILIES
+            or _STATEFUL_LAYERS.intersection(getattr(config, "layer_types", None) or ())
+        ),
+        "keeps a running state, which cannot be rolled back when a draft is rejected",
+    ),
+    (
+        lambda config: getattr(config, "use_bidirectional_attention", False),
+        "attends to later tokens too, so it does not write one token after the other",
+    ),
+    (
+        lambda config: config.model_type not in VERIFIED_FAMILIES,
+        f"is not verified to be lossless; known are {', '.join(sorted(VERIFIED_FAMILIES))}",
+    ),
+)
 
 _DEFAULT_CONTEXT_LIMIT = 4096  # tokens; the cache of every slot is laid out for it at once
 
@@ -24,7 +66,7 @@ def read_config(model: str | Path) -> Any:
 
     Raises:
         NotFoundError: nothing loadable is there.
-        PreconditionError: the model is of a family whose exactness was not verified.
+        PreconditionError: the model cannot be decoded with drafts, or was not verified to be; the message says why.
     """
     try:
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
@@ -32,16 +74,14 @@ def read_config(model: str | Path) -> Any:
         raise NotFoundError(
             f"no model at {str(model)!r}: give a checkpoint folder or a hub name ({_first_line(error)})"
         ) from error
-    if config.model_type not in VERIFIED_FAMILIES:
-        families = ", ".join(sorted(VERIFIED_FAMILIES))
-        raise PreconditionError(
-            f"model type {config.model_type!r} is not verified to be lossless; known are {families}"
-        )
+    for holds, reason in _REFUSALS:
+        if holds(config):
+            raise PreconditionError(f"model type {config.model_type!r} {reason}")
     return config
 
 
-def load_weights(model: str | Path, *, dtype: str, attention: str) -> Any:
-    """The model itself, with the named attention function.
+def load_weights(model: str | Path, *, dtype: str, attention: str, experts: str) -> Any:
+    """The model itself, with the named attention function and, in a mixture of experts, experts function.
 
     Raises:
         NotFoundError: the weights are damaged or not all there.
@@ -52,6 +92,7 @@ def load_weights(model: str | Path, *, dtype: str, attention: str) -> Any:
                 model,
                 dtype=getattr(torch, dtype),
                 attn_implementation=attention,
+                experts_implementation=experts,
                 trust_remote_code=False,
                 output_loading_info=True,
             )
@@ -68,20 +109,17 @@ def load_weights(model: str | Path, *, dtype: str, attention: str) -> Any:
 def choose_context_limit(config: Any, wanted: int | None) -> int:
     """The context within which a token's logits depend on nothing but its past.
 
-    A sliding window bounds it: up to its length it is plain causal attention. So does LongRoPE, which changes
-    the frequencies of a whole pass as soon as one token in it, a neighbour's or a drafted one, lies beyond the
-    original length.
+    LongRoPE bounds it: it changes the frequencies of a whole pass as soon as one token in it, a neighbour's or a
+    drafted one, lies beyond the original length. ALiBi has no bound.
 
     Raises:
         InvalidRequestError: `wanted` is beyond it.
     """
-    most = int(config.max_position_embeddings)
-    window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "use_sliding_window", True):
-        most = min(most, int(window))
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
-        most = min(most, int(rope["original_max_position_embeddings"]))
+    most = int(getattr(config, "max_position_embeddings", wanted or _DEFAULT_CONTEXT_LIMIT))
+    ropes = getattr(config, "rope_parameters", None) or {}
+    for rope in ropes.values() if "rope_type" not in ropes else [ropes]:  # one, or one for each kind of layer
+        if rope["rope_type"] == "longrope":
+            most = min(most, int(rope["original_max_position_embeddings"]))
     if wanted is None:
         return min(most, _DEFAULT_CONTEXT_LIMIT)
     if wanted > most:

@@ -7,20 +7,25 @@ logits_to_keep)`, a 4-D mask that is passed through to the attention function wh
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import linear, pad, scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.integrations.moe import ExpertsInterface
+from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
 from refdraft.decoder.batch import Batch
 from refdraft.decoder.checkpoint import choose_context_limit, load_weights, read_config
 
-_ATTENTION = "refdraft_packed_sdpa"
+_ATTENTION = "refdraft_packed"
+_EXPERTS = "refdraft_blocks"
+_BLOCK = 16  # tokens; the width of a strict pass with one slot
 
 
 @dataclass(slots=True)
@@ -128,34 +133,77 @@ class _SlotLayer(CacheLayerMixin):
         return query_length, 0
 
 
-def _packed_sdpa(
+def _packed_attention(
     module: torch.nn.Module,
     query: torch.Tensor,  # [rows, query heads, width, head size]
     key: torch.Tensor,  # [rows, key heads, cells, head size]
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # [rows, 1, group * width, cells], see Target._additive
-    scaling: float | None = None,
-    **kwargs: Any,
+    attention_mask: torch.Tensor,  # [rows, 1, group * width, cells], see Target._additive
+    scaling: float,
+    softcap: float | None = None,
+    **kwargs: Any,  # among them sliding_window, which the mask knows
 ) -> tuple[torch.Tensor, None]:
-    """SDPA in which the query heads of one key head share a block of rows.
+    """Attention in which the query heads of one key head share a block of rows.
 
     Repeating the keys for each query head would copy the whole cache at every layer of every pass.
     """
-    assert attention_mask is not None
     rows, heads, width, size = query.shape
     packed = query.reshape(rows, key.shape[1], -1, size)
-    output = scaled_dot_product_attention(packed, key, value, attn_mask=attention_mask, scale=scaling)
+    if softcap is None:
+        output = scaled_dot_product_attention(packed, key, value, attn_mask=attention_mask, scale=scaling)
+    else:
+        scores = packed.float() @ key.float().transpose(2, 3) * scaling
+        scores = torch.tanh(scores / softcap) * softcap + attention_mask
+        output = scores.softmax(-1).to(value.dtype) @ value
     return output.reshape(rows, heads, width, size).transpose(1, 2), None
 
 
-AttentionInterface.register(_ATTENTION, _packed_sdpa)
+def _experts_in_blocks(
+    module: Any,
+    hidden_states: torch.Tensor,  # [tokens, hidden size]
+    top_k_index: torch.Tensor,  # int64 [tokens, k]
+    top_k_weights: torch.Tensor,
+) -> torch.Tensor:
+    """A mixture of experts whose products all have one shape, so that a token's bits depend on no other token.
+
+    Of transformers' own, "eager" and "grouped_mm" multiply all tokens of an expert at once, in a shape that the
+    neighbours and the draft decide; "batched_mm" copies the expert's weights for every token, more than memory
+    holds in a prefill. The price here: the last block of every expert is padded, and a prefill multiplies in more
+    and smaller steps.
+    """
+    result = torch.zeros_like(hidden_states)
+    for expert in top_k_index.unique():
+        tokens, choices = torch.where(top_k_index == expert)
+        padded = pad(hidden_states[tokens], (0, 0, 0, -len(tokens) % _BLOCK))
+        blocks = [
+            linear(module._apply_gate(linear(block, module.gate_up_proj[expert])), module.down_proj[expert])
+            for block in padded.split(_BLOCK)
+        ]
+        outputs = torch.cat(blocks)[: len(tokens)] * top_k_weights[tokens, choices, None]
+        result.index_add_(0, tokens, outputs.to(result.dtype))
+    return result
+
+
+def _alibi(positions: torch.Tensor, mask: torch.Tensor, heads: int, dtype: torch.dtype) -> torch.Tensor:
+    """Bloom's biases by the position of the token in each cell (int64 [rows, cells]), which Bloom counts itself.
+
+    Returns:
+        [rows * heads, 1, cells]
+    """
+    slopes = _get_alibi_slopes(heads, mask.device)
+    biases = slopes[:, None] * positions.to(mask.device)[:, None]
+    return biases.flatten(0, 1)[:, None].to(dtype)
+
+
+AttentionInterface.register(_ATTENTION, _packed_attention)
+ExpertsInterface.register(_EXPERTS, _experts_in_blocks)
 
 
 class Target:
     """A causal language model with a KV cache of `slots` rows.
 
     Args:
-        model: a transformers model in evaluation mode whose attention is `refdraft_packed_sdpa`.
+        model: a transformers model in evaluation mode that was loaded as in `load`.
         slots: rows of the KV cache.
         context_limit: tokens a slot can hold, prompt and output together.
         max_width: widest decode pass, which the cache leaves room for behind the limit.
@@ -188,12 +236,14 @@ class Target:
 
         Raises:
             NotFoundError: nothing loadable is there.
-            PreconditionError: the model is of a family whose exactness was not verified.
+            PreconditionError: the model cannot be decoded with drafts, or was not verified to be.
             InvalidRequestError: the context limit is beyond what the model can hold.
         """
         config = read_config(model)
         limit = choose_context_limit(config, context_limit)
-        loaded = load_weights(model, dtype=dtype, attention=_ATTENTION)
+        # Bloom's attention is its own; `run` gives it the positions that it would count by itself.
+        attention = "eager" if config.model_type == "bloom" else _ATTENTION
+        loaded = load_weights(model, dtype=dtype, attention=attention, experts=_EXPERTS)
         loaded.eval().to(device)
         return cls(loaded, slots=slots, context_limit=limit, max_width=max_width)
 
@@ -238,10 +288,13 @@ class Target:
             batch.certain,
         )
         self._store.window = window
+        if self.model.config.model_type == "bloom":
+            bloom: Any = self.model.base_model
+            bloom.build_alibi_tensor = partial(_alibi, torch.from_numpy(batch.cell_positions()))
         output = self.model(
             input_ids=torch.from_numpy(batch.tokens).to(device),
             position_ids=torch.from_numpy(batch.positions).to(device),
-            attention_mask=self._additive(batch.mask),
+            attention_mask=self._masks(batch),
             cache=self._cache,
             use_cache=True,
             logits_to_keep=0 if last_only is None else torch.tensor([last_only], device=device),
@@ -251,12 +304,26 @@ class Target:
             logits[broken] = torch.nan
         return logits
 
+    def _masks(self, batch: Batch) -> torch.Tensor | dict[str, torch.Tensor]:
+        """The masks of a pass: by the kind of layer where a family may mix them, else that of all layers.
+
+        What a family knows is asked of its configuration's class; an instance may hold what the model ignores.
+        """
+        config = self.model.config
+        if not hasattr(type(config), "layer_types"):
+            window = config.sliding_window if hasattr(type(config), "sliding_window") else None
+            return self._additive(batch.mask_within(window) if window else batch.mask)
+        masks = {"full_attention": self._additive(batch.mask)}
+        if "sliding_attention" in config.layer_types:
+            masks["sliding_attention"] = self._additive(batch.mask_within(config.sliding_window))
+        return masks
+
     def _additive(self, visible: NDArray[np.bool_]) -> torch.Tensor:
         """A mask ([rows, width, cells]) as attention adds it to the scores, made once a pass and not in every layer.
 
         Returns:
             0 or -inf in the weights' type, [rows, 1, group * width, cells]: the query heads that share a key head
-            lie side by side, see `_packed_sdpa`.
+            lie side by side, see `_packed_attention`.
         """
         hidden = ~torch.from_numpy(visible).to(self.device)
         mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device).masked_fill_(hidden, -torch.inf)

@@ -14,7 +14,7 @@ from refdraft.decoder.target import Target
 
 VOCABULARY = 96
 LIMIT = 96  # tokens of context
-WINDOW = 12  # tokens of a sliding window: contexts are several times longer
+WINDOW = 4  # tokens of a sliding window: contexts are far longer, and drafts deeper
 SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -29,15 +29,29 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-MIXED_LAYERS = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+SLIDING = {"use_sliding_window": True, "sliding_window": WINDOW}
+MIXED = SLIDING | {"layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 # By name, which begins with the model type.
 VARIANTS: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {"sliding_window": None},
-    "qwen2": {},
-    "qwen3": {},
-    "phi3": {},
+    "bloom": {"initializer_range": 0.2},
+    "gemma2": MIXED | {"query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 9.0},
+    "gemma3_text": MIXED | {"query_pre_attn_scalar": 24},
+    "gpt2": {},
     "gpt_neox": {},
+    "llama": {"sliding_window": WINDOW},  # which it ignores
+    "mistral": {"sliding_window": None},
+    "mistral sliding": SLIDING,
+    "mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": WINDOW},
+    "opt": {"word_embed_proj_dim": 32, "ffn_dim": 64},
+    "phi3": {},
+    "phi3 sliding": SLIDING,
+    "qwen2": {},
+    "qwen2 sliding": MIXED,
+    "qwen2_moe": EXPERTS | MIXED | {"shared_expert_intermediate_size": 48},
+    "qwen3": MIXED,
+    "qwen3_moe": EXPERTS,
+    "qwen3_moe sliding": EXPERTS | SLIDING | {"initializer_range": 0.2},
 }
 
 Propose = Callable[[int, list[int]], Draft]  # of a row and its output so far
@@ -97,7 +111,8 @@ def draft(tokens: Sequence[int], parents: Sequence[int] | None = None) -> Draft:
 
 
 def random_draft(rng: np.random.Generator, nodes: int, *, chain: bool) -> Draft:
-    parents = [node - 1 if chain else int(rng.integers(-1, node)) for node in range(nodes)]
+    """A chain, or a tree that is deep and branches now and then."""
+    parents = [node - 1 if chain else max(-1, node - int(rng.choice([1, 1, 2, 3]))) for node in range(nodes)]
     return draft(rng.integers(3, VOCABULARY, nodes).tolist(), parents)
 
 

@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoConfig
 
 from refdraft.decoder.batch import Batch, Row
 from refdraft.errors import InvalidRequestError, NotFoundError, PreconditionError
@@ -35,10 +37,35 @@ def test_a_copied_row_decodes_as_its_source_does(tmp_path: Path) -> None:
     torch.testing.assert_close(logits[2, 0], forward(load_reference(tmp_path), [*prompt, 7])[-1], atol=1e-4, rtol=1e-4)
 
 
-def test_an_unverified_family_is_refused(tmp_path: Path) -> None:
-    make("gemma", tmp_path)
-    with pytest.raises(PreconditionError, match="'gemma' is not verified to be lossless; known are gpt_neox, llama"):
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("t5", {}, "'t5' is an encoder-decoder"),
+    ("bart", {}, "'bart' is an encoder-decoder"),
+    ("gemma3", {}, "'gemma3' takes images or audio"),
+    ("qwen2_audio", {}, "'qwen2_audio' takes images or audio"),
+    ("qwen2_5_omni", {}, "'qwen2_5_omni' takes images or audio"),
+    ("mamba", {}, "'mamba' keeps a running state"),
+    ("rwkv", {}, "'rwkv' keeps a running state"),
+    ("xlstm", {}, "'xlstm' keeps a running state"),
+    ("jamba", {}, "'jamba' keeps a running state"),
+    ("recurrent_gemma", {}, "'recurrent_gemma' keeps a running state"),
+    ("qwen3_next", {}, "'qwen3_next' keeps a running state"),
+    ("falcon_h1", {}, "'falcon_h1' keeps a running state"),
+    ("lfm2", {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}, "'lfm2' keeps a running state"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "'gemma3_text' attends to later tokens"),
+    ("gemma", {}, "'gemma' is not verified to be lossless; known are bloom, gemma2, "),
+    ("falcon", {"alibi": True}, "'falcon' is not verified"),
+]
+
+
+@pytest.mark.parametrize(("family", "settings", "reason"), REFUSED, ids=[family for family, *_ in REFUSED])
+def test_what_cannot_be_lossless_is_refused_with_the_reason(
+    family: str, settings: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    """By the configuration alone: no weights are there to be read."""
+    AutoConfig.for_model(family, **settings).save_pretrained(tmp_path)
+    with pytest.raises(PreconditionError, match=f"^model type {reason}") as caught:
         load(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
@@ -85,16 +112,18 @@ def test_the_context_is_bounded_by_the_model(tmp_path: Path) -> None:
         load(tmp_path, context_limit=129)
 
 
-def test_the_context_is_bounded_by_a_sliding_window(tmp_path: Path) -> None:
+def test_a_sliding_window_does_not_bound_the_context(tmp_path: Path) -> None:
     make("mistral", tmp_path, sliding_window=48)
-    assert load(tmp_path, context_limit=None).context_limit == 48
-    with pytest.raises(InvalidRequestError, match="48 tokens"):
-        load(tmp_path, context_limit=49)
-
-
-def test_a_window_that_is_not_used_does_not_bound_the_context(tmp_path: Path) -> None:
-    make("qwen2", tmp_path, sliding_window=48, use_sliding_window=False)
     assert load(tmp_path, context_limit=None).context_limit == 128
+
+
+def test_biases_by_distance_do_not_bound_the_context(tmp_path: Path) -> None:
+    make("bloom", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["max_position_embeddings"]  # real ones have none
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path, context_limit=None).context_limit == 4096
+    assert load(tmp_path, context_limit=5000).context_limit == 5000
 
 
 def test_the_context_ends_where_the_rotary_frequencies_would_change(tmp_path: Path) -> None:
