@@ -7,6 +7,7 @@ A grammar is hostile input. Its source is small, llguidance's own limits bound e
 not cover (deep recursion, huge divisors) is bounded here.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -14,7 +15,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from fractions import Fraction
+from decimal import Decimal
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
@@ -25,7 +26,7 @@ from refdraft.errors import InvalidRequestError, PreconditionError
 from refdraft.retriever.tokenizer import Tokenizer
 
 MAX_SOURCE_BYTES = 65_536
-MAX_DIVISOR_COST = 50_000  # of `multipleOf`: divisors times their least common multiple, 50,000 being 0.6 s
+MAX_DIVISOR_COST = 50_000  # of `multipleOf`: divisors times the least common multiple of their digits; 0.6 s
 # Between two tokens of JSON: a blank, or a line break with indentation. Models that may write any whitespace
 # sometimes write nothing else.
 JSON_WHITESPACE = r"[ \t]|\r?\n[ \t]{0,40}"
@@ -37,8 +38,8 @@ _LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 # The compiler recurses along chains of rules, and a stack that overflows ends the process. The longest chain that
-# MAX_SOURCE_BYTES can hold needs less than this; what is not touched takes no memory.
-_STACK_BYTES = 512 * 2**20
+# MAX_SOURCE_BYTES can hold fits into an eighth of this; what is not touched takes no memory.
+_STACK_BYTES = 256 * 2**20
 _stack_size_lock = threading.Lock()
 
 _DEAD_END = "the grammar leaves no token that could come next"
@@ -73,7 +74,7 @@ class Structures:
             kind: "json_schema", "json_object", "regex" or "lark".
             source: the schema as JSON text, the expression that the whole output matches (Rust's syntax, no
                 lookaround), or the grammar in llguidance's dialect of Lark; unused for "json_object". A schema's
-                own "x-guidance" replaces `JSON_WHITESPACE`.
+                own "x-guidance" replaces `JSON_WHITESPACE`, which is not used for a "%json" of Lark either.
 
         Raises:
             InvalidRequestError: the grammar is wrong, asks for what is not supported, or costs too much.
@@ -250,7 +251,7 @@ def _check_size(source: str) -> None:
 
 def _parse_schema(source: str) -> dict[str, object]:
     try:
-        schema = json.loads(source, parse_constant=_refuse_constant)
+        schema = json.loads(source, parse_constant=_number, parse_float=_number)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"is not JSON: {error}", field="structure.source") from None
     if schema is True:
@@ -260,8 +261,10 @@ def _parse_schema(source: str) -> dict[str, object]:
     return schema
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a value")
+def _number(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 def _json_lark(schema: dict[str, object]) -> str:
@@ -279,23 +282,29 @@ def _check_lark(source: str) -> None:
             raise InvalidRequestError(
                 f"a rule's {attribute} is not supported; suffix and lazy are", field="structure.source"
             )
+    schemas = []
     for found in re.finditer(r"%json\s*", source):
-        try:
-            schema, _ = json.JSONDecoder().raw_decode(source, found.end())
-        except (ValueError, RecursionError):
-            continue  # no schema for llguidance either
-        _check_divisors(schema)
+        # What is no JSON here is none for llguidance either.
+        with contextlib.suppress(ValueError, RecursionError):
+            schemas.append(json.JSONDecoder().raw_decode(source, found.end())[0])
+    _check_divisors(schemas)
 
 
 def _check_divisors(schema: object) -> None:
     """Refuse `multipleOf` where its automaton, one state a remainder, would take seconds to build."""
-    divisors = [max(Fraction(str(value)).as_integer_ratio()) for value in _values(schema, "multipleOf")]
+    divisors = [_digits(value) for value in _values(schema, "multipleOf")]
     if len(divisors) * math.lcm(*divisors) > MAX_DIVISOR_COST:
         raise InvalidRequestError(
-            f"multipleOf costs too much: the number of divisors times their least common multiple is more than"
-            f" {MAX_DIVISOR_COST}",
+            f"multipleOf costs too much: the number of divisors times the least common multiple of their significant"
+            f" digits is more than {MAX_DIVISOR_COST}",
             field="structure.source",
         )
+
+
+def _digits(number: int | float) -> int:
+    """The significant digits as one number: 125 of 0.00125, and 5 of 5000."""
+    _, digits, _ = Decimal(str(number)).normalize().as_tuple()
+    return int("".join(map(str, digits)))
 
 
 def _values(value: object, key: str) -> Iterator[int | float]:

@@ -282,6 +282,7 @@ BAD = [
     ("json_schema", '{"$ref": "http://example.com/"}', "example.com"),
     ("json_schema", '{"type": "integer", "multipleOf": 4999999}', "multipleOf"),
     ("json_schema", '{"allOf": [{"multipleOf": 997}, {"multipleOf": 0.991}]}', "multipleOf"),
+    ("json_schema", '{"minimum": 1e999}', "1e999"),
     ("json_schema", '{"const": "\ud800"}', "surrogate"),
     ("json_schema", " " * MAX_SOURCE_BYTES + "{}", "smaller"),
     ("regex", "([", "unclosed character class"),
@@ -294,6 +295,7 @@ BAD = [
     ("lark", '{"grammars": [{"json_schema": {"multipleOf": 4999999}}]}', "line 1"),
     ("lark", 'start: %json {"multipleOf": 4999999}', "multipleOf"),
     ("lark", 'start: %json {"multiple\\u004ff": 4999999}', "multipleOf"),
+    ("lark", 'start: %json {"multipleOf": 997} %json {"multipleOf": 991}', "multipleOf"),
     ("lark", 'start: "a" <|im_start|>', r"special token <\|im_start\|>"),
     ("lark", "start: <[1-3]>", "special token"),
     ("lark", 'start: a "b"\na[stop="c"]: /.*/', "stop"),
@@ -312,6 +314,15 @@ def test_a_bad_grammar_is_refused_in_one_line(kind: str, source: str, said: str,
     assert caught.value.field.startswith("structure")
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 300
+
+
+def test_common_divisors_are_allowed(structures: Structures, tokenizer: Tokenizer) -> None:
+    source = (
+        '{"type": "array", "items": {"anyOf": [{"multipleOf": 0.01}, {"multipleOf": 1000000}, {"multipleOf": 60}]}}'
+    )
+    for text, allowed in (("[0.25, 1.07, 3000000]", True), ("[0.001]", False)):
+        tokens = tokenizer.encode(text).tolist()
+        assert (structures.compile("json_schema", source).accepts(tokens) == len(tokens)) is allowed
 
 
 def test_an_unknown_kind_is_refused(structures: Structures) -> None:
