@@ -48,6 +48,12 @@ class Tokenizer:
         return 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that `decode` skips."""
+        added = self.backend.get_added_tokens_decoder()
+        return frozenset(token for token, content in added.items() if content.special)
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hexadecimal) of everything that decides which ids a text becomes."""
         state = json.loads(self.backend.to_str())

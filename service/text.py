@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from refdraft.retriever.tokenizer import Tokenizer
 
+_LONGEST_CHARACTER = 4  # bytes in UTF-8, so also tokens
+_LONGEST_WAIT = 16  # tokens that may be pending before some are given up as no text
+
 
 class OutputText:
     """The text of an output that grows token by token.
@@ -27,9 +30,15 @@ class OutputText:
     def push(self, token: int) -> None:
         """Take the next token."""
         self.token_ids.append(token)
+        pending = len(self.token_ids) - len(self.spans)
+        if token in self._tokenizer.special_ids and pending == 1:
+            self.spans.append((len(self.text), len(self.text)))
+            return
         piece = self._unsettled()
         if piece and not piece.endswith("\ufffd"):
             self._settle(piece)
+        elif pending % _LONGEST_WAIT == 0:
+            self._give_up()
 
     def finish(self) -> None:
         """No text comes any more: bytes of a character that was never completed become U+FFFD."""
@@ -52,10 +61,28 @@ class OutputText:
         known = self._tokenizer.decode(self.token_ids[self._before : len(self.spans)])
         return self._tokenizer.decode(self.token_ids[self._before :])[len(known) :]
 
-    def _settle(self, piece: str) -> None:
+    def _settle(self, piece: str, end: int | None = None) -> None:
+        """Take `piece` as the text of the pending tokens before `end`, by default of all."""
         start, self._before = len(self.text), len(self.spans)
         self.text += piece
-        self.spans += [(start, len(self.text))] * (len(self.token_ids) - len(self.spans))
+        self.spans += [(start, len(self.text))] * (len(self.token_ids[:end]) - len(self.spans))
+
+    def _give_up(self) -> None:
+        """Settle a long run of bytes that are no text, which would else be decoded anew with every token.
+
+        The last of them may still begin a character. What stands before is certain if no character spans the two,
+        which shows in that they give the same text apart.
+        """
+        special, decode = self._tokenizer.special_ids, self._tokenizer.decode
+        text = [place for place in range(len(self.spans), len(self.token_ids)) if self.token_ids[place] not in special]
+        if len(text) <= _LONGEST_CHARACTER:
+            return
+        end = text[-_LONGEST_CHARACTER]
+        tail = decode(self.token_ids[end:])
+        piece = self._unsettled()
+        known = decode(self.token_ids[self._before : len(self.spans)])
+        if decode(self.token_ids[self._before : end])[len(known) :] + tail == piece:
+            self._settle(piece[: len(piece) - len(tail)], end)
 
 
 class StopStrings:

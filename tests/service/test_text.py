@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 PIECES = ["<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁a", "a", "b", "▁▁", "€", "ab▁", "\ufffd"]
 
+# What byte-level tokenizers write for each byte: itself where it is printable, else a letter from U+0100 on.
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
+BYTES = {chr(byte) if byte in PRINTABLE else chr(0x100 + OTHERS.index(byte)): 2 + byte for byte in range(256)}
+
 
 def byte_fallback() -> tokenizers.Tokenizer:
     """As Llama 2 and Mistral have it: bytes are tokens of their own, and the first space is stripped."""
@@ -86,6 +91,39 @@ def test_a_byte_fallback_never_takes_back_what_was_shown(token_ids: list[int]) -
     assert "\ufffd" in whole or output.text == whole
     assert output.text.endswith(whole[whole.rfind("\ufffd") + 1 :])
     assert len(output.spans) == len(token_ids)
+
+
+class CountingTokenizer(Tokenizer):
+    """Counts the tokens it decodes."""
+
+    decoded = 0
+
+    def decode(self, ids: Sequence[int]) -> str:
+        self.decoded += len(ids)
+        return super().decode(ids)
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(
+    st.lists(st.sampled_from([0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x98, 0x80, 0xFF, 0x61, -2, -1]), max_size=90),
+)
+def test_broken_characters_and_special_tokens_in_any_number(values: list[int]) -> None:
+    """Bytes of characters of one to four bytes, whole, broken or none, among special tokens."""
+    backend = tokenizers.Tokenizer(models.BPE({"<s>": 0, "</s>": 1} | BYTES, []))
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    check_growth(Tokenizer(backend), [2 + value if value >= 0 else -1 - value for value in values])
+
+
+def test_what_is_no_text_costs_no_more_than_text(tokenizer: Tokenizer) -> None:
+    for token in (0, tokenizer.encode("😀").tolist()[-1]):  # a special token, the last byte of a character
+        counting = CountingTokenizer(tokenizer.backend)
+        output = OutputText(counting)
+        for _ in range(3000):
+            output.push(token)
+        output.finish()
+        assert len(output.spans) == 3000
+        assert counting.decoded < 3000 * 100
 
 
 def test_real_text_grows_to_itself(tokenizer: Tokenizer) -> None:
