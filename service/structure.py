@@ -25,7 +25,6 @@ from refdraft.decoder.constraint import Constraint
 from refdraft.errors import InvalidRequestError, PreconditionError
 from refdraft.retriever.tokenizer import Tokenizer
 
-MAX_SOURCE_BYTES = 65_536
 MAX_DIVISOR_COST = 50_000  # of `multipleOf`: divisors times the least common multiple of their digits; 0.6 s
 # Between two tokens of JSON: a blank, or a line break with indentation. Models that may write any whitespace
 # sometimes write nothing else.
@@ -38,7 +37,7 @@ _LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 # The compiler recurses along chains of rules, and a stack that overflows ends the process. The longest chain that
-# MAX_SOURCE_BYTES can hold fits into an eighth of this; what is not touched takes no memory.
+# MAX_STRUCTURE_BYTES (validation.py) can hold fits into an eighth of this; what is not touched takes no memory.
 _STACK_BYTES = 256 * 2**20
 _stack_size_lock = threading.Lock()
 
@@ -220,7 +219,6 @@ def _grammar(kind: str, source: str) -> str:
     Raises:
         InvalidRequestError: the source is wrong, or holds what is not supported.
     """
-    _check_size(source)
     match kind:
         case "json_schema":
             lark = _json_lark(_parse_schema(source))
@@ -236,17 +234,6 @@ def _grammar(kind: str, source: str) -> str:
         case _:
             raise InvalidRequestError(f"{kind!r} is no kind of structure", field="structure.kind")
     return json.dumps({"grammars": [{"lark_grammar": lark + _OPTIONS}]})
-
-
-def _check_size(source: str) -> None:
-    try:
-        size = len(source.encode())
-    except UnicodeEncodeError:
-        raise InvalidRequestError("holds half a surrogate pair, which is no text", field="structure.source") from None
-    if size > MAX_SOURCE_BYTES:
-        raise InvalidRequestError(
-            f"holds {size} bytes, more than {MAX_SOURCE_BYTES}: send a smaller grammar", field="structure.source"
-        )
 
 
 def _parse_schema(source: str) -> dict[str, object]:
