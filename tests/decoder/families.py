@@ -39,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gemma3_text": MIXED | {"query_pre_attn_scalar": 24},
     "gpt2": {},
     "gpt_neox": {},
-    "llama": {"sliding_window": WINDOW},  # which it ignores
+    "llama": {},
     "mistral": {"sliding_window": None},
     "mistral sliding": SLIDING,
     "mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": WINDOW},

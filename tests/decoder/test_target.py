@@ -117,6 +117,14 @@ def test_a_sliding_window_does_not_bound_the_context(tmp_path: Path) -> None:
     assert load(tmp_path, context_limit=None).context_limit == 128
 
 
+def test_a_window_that_the_model_does_not_know_is_ignored(tmp_path: Path) -> None:
+    """As its forward ignores it; transformers' cache would heed it, so `generate` is no judge here."""
+    target = load(make("llama", tmp_path, sliding_window=4))
+    prompt = np.random.default_rng(5).integers(3, VOCABULARY, 30).tolist()
+    expected = forward(load_reference(tmp_path), prompt)
+    torch.testing.assert_close(prefill(target, 0, prompt), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_biases_by_distance_do_not_bound_the_context(tmp_path: Path) -> None:
     make("bloom", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
