@@ -106,13 +106,15 @@ def all_held(tokens: int, size: int = DRAFT) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("sampling", [SamplingOptions(), SEEDED])
 def test_eos_in_the_middle_of_an_accepted_block(decoder: Known, sampling: SamplingOptions) -> None:
-    request = DecodeRequest(PROMPT, 60, sampling=sampling)
+    request = DecodeRequest(PROMPT, 50, sampling=sampling)
     ids = decoder.output(request)
-    middle = next(index for index in range(6, DRAFT) if ids[index] not in ids[:index])
-    request = replace(request, eos_ids=frozenset({ids[middle], VOCABULARY - 1 - ids[middle]} - set(ids[:middle])))
-    result = decoder.run([request], drafters={0: Script(ids)})[0]
-    assert result.output == decoder.plain(request).output == (ids[: middle + 1], "stop")
-    assert counts(result) == (1, DRAFT, middle)
+    middles = [index for index in range(1, DRAFT) if ids[index] not in ids[:index]]
+    assert len(middles) > 5
+    for middle in middles:
+        ending = replace(request, eos_ids=frozenset({ids[middle]}))
+        result = decoder.run([ending], drafters={0: Script(ids)})[0]
+        assert result.output == decoder.plain(ending).output == (ids[: middle + 1], "stop")
+        assert counts(result) == (1, DRAFT, middle)
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, DRAFT + 1, DRAFT + 2, DRAFT + 3])
@@ -293,10 +295,12 @@ def test_a_drafter_that_returns_10_000_tokens(decoder: Known) -> None:
 
 @pytest.mark.parametrize("prompt", [PROMPT[:1], PROMPT, PROMPT * 6])
 def test_a_match_of_the_full_context_that_is_never_found(decoder: Known, prompt: tuple[int, ...]) -> None:
-    """A reference that begins as the context does is copied from the first step on."""
+    """A reference begins as the context does; another one, which parts from it in the first token, misleads."""
     request = DecodeRequest(prompt, 30, copy_prompt=False, copy_output=False)
     ids = decoder.output(request)
-    result = decoder.run([replace(request, documents={"references": [[*prompt, *ids]]})])[0]
+    misleading = [prompt[0] + 1, *prompt[1:], ids[0], *reversed(ids)]
+    documents = {"references": [misleading, [*prompt, *ids]]}
+    result = decoder.run([replace(request, documents=documents)])[0]
     assert result.output == decoder.plain(request).output == (ids[:30], "length")
     assert counts(result) == all_held(30)
 
@@ -354,7 +358,7 @@ def test_a_stop_string_hidden_by_the_length_cap(
     whole = plain(pipeline, asked)
     pieces = [tiny_tokenizer.decode([token]) for token in whole.token_ids]
     assert "".join(pieces) == whole.text
-    for size in (17, 18, 19, 33, 47):
+    for size in (18, 19, 33):
         text, before = "".join(pieces[:size]), "".join(pieces[: size - 1])
         stop = text[len(before) - 3 :]
         assert whole.text.index(stop) == len(before) - 3, "it is met here first"
