@@ -184,6 +184,13 @@ def _experts_in_blocks(
     return result
 
 
+def _linear_with_one_output(module: torch.nn.Linear, states: torch.Tensor) -> torch.Tensor:
+    """The layer as a product of matrices: one with a vector, which CPUs would run, has bits that mind the row."""
+    weight = pad(module.weight, (0, 0, 0, 15))
+    output = linear(states, weight)[..., :1]
+    return output if module.bias is None else output + module.bias
+
+
 def _alibi(positions: torch.Tensor, mask: torch.Tensor, heads: int, dtype: torch.dtype) -> torch.Tensor:
     """Bloom's biases by the position of the token in each cell (int64 [rows, cells]), which Bloom counts itself.
 
@@ -245,6 +252,9 @@ class Target:
         attention = "eager" if config.model_type == "bloom" else _ATTENTION
         loaded = load_weights(model, dtype=dtype, attention=attention, experts=_EXPERTS)
         loaded.eval().to(device)
+        for module in loaded.modules():
+            if isinstance(module, torch.nn.Linear) and module.out_features == 1:  # the shared gate of Qwen2-MoE
+                module.forward = partial(_linear_with_one_output, module)  # type: ignore[method-assign]
         return cls(loaded, slots=slots, context_limit=limit, max_width=max_width)
 
     @property

@@ -48,7 +48,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "phi3 sliding": SLIDING,
     "qwen2": {},
     "qwen2 sliding": MIXED,
-    "qwen2_moe": EXPERTS | MIXED | {"shared_expert_intermediate_size": 48},
+    # Wide enough for the shared gate, a layer with one output, to show bits that mind the row.
+    "qwen2_moe": EXPERTS | MIXED | {"shared_expert_intermediate_size": 48, "hidden_size": 72},
     "qwen3": MIXED,
     "qwen3_moe": EXPERTS,
     "qwen3_moe sliding": EXPERTS | SLIDING | {"initializer_range": 0.2},

@@ -100,6 +100,26 @@ def test_greedy_output_equals_generate(checkpoint: Path, expected: list[list[int
     assert rounds == COUNT - 1 if shape == "none" else rounds < COUNT / 2
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_passes_of_one_shape_give_the_same_bits(checkpoint: Path, dtype: str) -> None:
+    """A chain in any slot, among any neighbours, against steps without a draft in the first slot, alone."""
+    width, length = 16, 21
+    target = load(checkpoint, dtype=dtype)
+    rng = np.random.default_rng(4)
+    context, tokens = (rng.integers(3, VOCABULARY, size).tolist() for size in (length, width))
+    prefill(target, 0, context)
+    plain = [decode(target, [Row(length + at, tokens[at]), Row(0), Row(0)], width)[0, 0] for at in range(width)]
+    for slot in (0, 1, 2, 2):
+        true = int(rng.integers(1, width + 1))
+        noise = rng.integers(3, VOCABULARY, width - true).tolist()
+        rows = [Row(length, 9, random_draft(rng, int(rng.integers(0, width)), chain=False)) for _ in range(3)]
+        rows[slot] = Row(length, tokens[0], draft([*tokens[1:true], *noise]))
+        for other in range(3):
+            prefill(target, other, context if other == slot else rng.integers(3, VOCABULARY, length).tolist())
+        logits = decode(target, rows, width)[slot]
+        assert all(map(torch.equal, logits[:true], plain[:true])), (slot, true)
+
+
 def break_embedding(monkeypatch: pytest.MonkeyPatch, model: Any, token: int) -> None:
     model.get_input_embeddings().weight.data[token] = torch.nan
 
