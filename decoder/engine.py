@@ -171,47 +171,42 @@ class Engine:
                 self._release(index, slot)
 
     def _admit(self) -> None:
+        """Fill free slots, and start the samples whose prompt is in the cache already."""
         for index in range(len(self._slots)):
-            while self._slots[index] is None and self._fill(index):
-                pass  # a sample may end with its first token
+            while True:
+                slot = self._slots[index] = self._slots[index] or self._next(index)
+                if slot is None or slot.family.logits is None or slot.token is not None:
+                    break
+                self._commit(index, slot, EMPTY, slot.family.logits[None])  # and with it the output may end
 
-    def _fill(self, index: int) -> bool:
-        """Give a free slot to a sample whose prompt is in the cache, else to the next request; False: to none."""
+    def _next(self, index: int) -> Slot | None:
+        """What a free slot goes to: a sample whose prompt another slot has in the cache, else the next request."""
         for source, slot in enumerate(self._slots):
             if slot and slot.family.logits is not None and (sample := slot.family.next()):
                 self.target.copy(source, index, len(sample.request.prompt))
-                self._start(index, sample, slot.family.logits)
-                return True
-        if self.waiting:
-            self._slots[index] = self.waiting.popleft()
-            return True
-        return False
+                sample.cached = len(sample.request.prompt)
+                return sample
+        return self.waiting.popleft() if self.waiting else None
 
     def _release(self, index: int, slot: Slot) -> None:
-        """Free a slot, whose keys and values of the prompt pass to the next sample of its family."""
+        """Free a slot, or leave it with the keys and values of the prompt to the next sample of its family."""
         self._slots[index] = None
         if not (sample := slot.family.next()):
             return
         if slot.family.logits is None:
             self.waiting.appendleft(sample)
         else:
-            self._start(index, sample, slot.family.logits)
-
-    def _start(self, index: int, slot: Slot, logits: NDArray[np.float32]) -> None:
-        """Take up decoding behind a prompt whose keys and values are in the slot's row of the cache."""
-        slot.cached, self._slots[index] = len(slot.request.prompt), slot
-        self._commit(index, slot, EMPTY, logits[None])
+            sample.cached, self._slots[index] = len(sample.request.prompt), sample
 
     def _prefill(self) -> None:
         """Run the next chunk of the first prefilling slot.
 
         Chunks begin at multiples of the chunk size, so a prompt's keys and values do not depend on what else runs.
         """
-        index = next((i for i, slot in enumerate(self._slots) if slot and slot.token is None), None)
-        if index is None:
+        unready = ((i, slot) for i, slot in enumerate(self._slots) if slot and slot.family.logits is None)
+        index, slot = next(unready, (0, None))
+        if slot is None:
             return
-        slot = self._slots[index]
-        assert slot is not None
         chunk = slot.request.prompt[slot.cached : slot.cached + self.config.prefill_chunk]
         strict = self.config.numerics == "strict"
         width = self.config.prefill_chunk if strict else len(chunk)
@@ -227,7 +222,7 @@ class Engine:
         slot.cached += len(chunk)
         if slot.cached == len(slot.request.prompt):
             slot.family.logits = logits[0, 0]
-            self._start(index, slot, logits[0, 0])
+            self._commit(index, slot, EMPTY, logits[0])
 
     def _decode(self) -> None:
         active = {i: slot for i, slot in enumerate(self._slots) if slot and slot.token is not None}

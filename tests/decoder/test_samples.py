@@ -89,3 +89,10 @@ def test_a_failing_sample_fails_alone(targets: dict[int, Target]) -> None:
     assert isinstance(results[1].error, LookupError)
     for sample in (0, 2, 3):
         assert results[sample].output == decoder.plain(requests[sample]).output
+
+
+def test_any_number_of_samples_may_end_with_their_first_token(targets: dict[int, Target]) -> None:
+    decoder = Decoder(targets[2], EngineConfig(max_draft_tokens=32, prefill_chunk=16))
+    requests = [DecodeRequest(PROMPT, 1)] * 1500
+    results = run_family(Engine(decoder.target, decoder.config), requests)
+    assert [result.output for result in results] == [decoder.plain(requests[0]).output] * 1500
