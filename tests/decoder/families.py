@@ -48,8 +48,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "phi3 sliding": SLIDING,
     "qwen2": {},
     "qwen2 sliding": MIXED,
-    # Wide enough for the shared gate, a layer with one output, to show bits that mind the row.
-    "qwen2_moe": EXPERTS | MIXED | {"shared_expert_intermediate_size": 48, "hidden_size": 72},
+    "qwen2_moe": EXPERTS | MIXED | {"shared_expert_intermediate_size": 48},
     "qwen3": MIXED,
     "qwen3_moe": EXPERTS,
     "qwen3_moe sliding": EXPERTS | SLIDING | {"initializer_range": 0.2},

@@ -120,6 +120,18 @@ def test_passes_of_one_shape_give_the_same_bits(checkpoint: Path, dtype: str) ->
         assert all(map(torch.equal, logits[:true], plain[:true])), (slot, true)
 
 
+def test_a_layer_with_one_output_does_not_mind_the_row(tmp_path: Path) -> None:
+    """The gate of Qwen2-MoE's shared expert; in the tiny models above it is too small to show what it does."""
+    target = load(make("qwen2_moe", tmp_path, hidden_size=256))
+    gates = [m for m in target.model.modules() if isinstance(m, torch.nn.Linear) and m.out_features == 1]
+    assert gates
+    with torch.inference_mode():
+        for states in torch.randn(20, 256, generator=torch.Generator().manual_seed(0)):
+            outputs = gates[0](states.repeat(27, 1))
+            assert torch.equal(outputs, outputs[:1].expand(27, 1))
+            torch.testing.assert_close(outputs[0], gates[0].weight[0] @ states[:, None])
+
+
 def break_embedding(monkeypatch: pytest.MonkeyPatch, model: Any, token: int) -> None:
     model.get_input_embeddings().weight.data[token] = torch.nan
 
