@@ -71,8 +71,8 @@ def rarely(strategy: st.SearchStrategy[Any], otherwise: Any = None) -> st.Search
 
 
 TOKEN = st.integers(0, VOCABULARY - 1)
-NEAR = st.integers(0, 2 * VOCABULARY - 1)  # a token, or a place in a guide: see `Guide.token`
-PIECE = st.tuples(st.integers(0, VOCABULARY - 1), st.integers(1, 3))  # see `Guide.piece`
+NEAR = st.integers(0, 4 * VOCABULARY - 1)  # a token, or rather a place in a guide: see `Guide.token`
+PIECE = st.tuples(NEAR, st.sampled_from([2, 1, 3]))  # see `Guide.piece`
 RANDOM_PROMPT = st.lists(TOKEN, min_size=1, max_size=8)
 PERIODIC_PROMPT = st.builds(
     lambda period, times: period * times, st.lists(TOKEN, min_size=1, max_size=3), st.integers(2, 9)
@@ -98,7 +98,7 @@ MASKS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     optional={
         "bad_words": st.lists(PIECE, min_size=1, max_size=3),
         "logit_bias": st.dictionaries(NEAR, st.sampled_from([-100.0, -1.75, 1.5, 100.0]), max_size=3),
-        "allowed_ids": st.tuples(st.booleans(), st.frozensets(NEAR, min_size=1, max_size=4)),
+        "allowed_ids": st.tuples(st.sampled_from([False, False, True]), st.frozensets(NEAR, min_size=1, max_size=4)),
     },
 )
 ENDS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
@@ -110,7 +110,7 @@ ENDS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     },
 )
 REST: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
-    {"max_draft_tokens": st.sampled_from([16, 16, 4, 0])},
+    {"max_draft_tokens": st.sampled_from([16, 16, 16, 16, 4, 0])},
     optional={"min_tokens": st.integers(0, 6), "top_logprobs": st.sampled_from([0, 1, 4, VOCABULARY + 1])},
 )
 
@@ -121,16 +121,16 @@ RESIDUES = st.lists(STATE, min_size=2, max_size=4).map(lambda states: Residues(t
 DRAFTING = st.builds(
     Drafting,
     kind=st.sampled_from(["tree", "chain", "tree", "own", "none"]),
-    accuracy=st.sampled_from([1.0, 0.9, 0.6, 0.0]),
+    accuracy=st.sampled_from([1.0, 1.0, 0.9, 0.6, 0.0]),
     seed=st.integers(0, 2**16),
-    nodes=st.sampled_from([1, 3, 6, 10, 20]),
+    nodes=st.sampled_from([10, 20, 6, 3, 1]),
     foreign=rarely(st.just(True), otherwise=False),
     fault=rarely(st.tuples(st.sampled_from(get_args(Fault)), st.integers(0, 3))),
 )
 CONFIG = st.builds(
     EngineConfig,
-    numerics=st.sampled_from(["fast", "strict"]),
-    max_draft_tokens=st.sampled_from([MAX_WIDTH - 1, 5, 2]),
+    numerics=st.sampled_from(["fast", "fast", "strict"]),
+    max_draft_tokens=st.sampled_from([MAX_WIDTH - 1, MAX_WIDTH - 1, 5, 2]),
     prefill_chunk=st.sampled_from([MAX_WIDTH, 5, 1]),
 )
 
@@ -146,16 +146,17 @@ class Guide(tuple[int, ...]):
         """Several."""
         return frozenset(map(self.token, nears))
 
-    def piece(self, start: int, size: int) -> tuple[int, ...]:
-        """A short sequence of the text's tokens; behind its end a token of any kind."""
-        return self[start : start + size] or (start,)
+    def piece(self, near: int, size: int) -> tuple[int, ...]:
+        """A token of any kind, or a short sequence of the text's."""
+        start = near % len(self) if near >= VOCABULARY and self else len(self)
+        return self[start : start + size] or (near % VOCABULARY,)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """An engine of 1 to 4 slots, and 1 to 4 prompts for it."""
     target = draw(st.sampled_from(sorted(TARGETS)))
-    context_limit = draw(st.sampled_from([CONTEXT_LIMIT, CONTEXT_LIMIT, 12, 6]))
+    context_limit = draw(st.sampled_from([CONTEXT_LIMIT, CONTEXT_LIMIT, CONTEXT_LIMIT, 12, 6]))
     slots, count = draw(st.integers(1, 4)), draw(st.sampled_from([1, 1, 2, 2, 3, 4]))
     cost = draw(st.sampled_from([FREE, FREE, STEEP]))
     drawn = tuple(draw(asks(target, context_limit)) for _ in range(count))
@@ -166,7 +167,7 @@ def cases(draw: st.DrawFn) -> Case:
 def asks(draw: st.DrawFn, target: str, context_limit: int) -> Ask:
     """A prompt that fits the context, and what is asked of it."""
     prompt, options, seeds = draw(PROMPT)[: context_limit - 1], draw(SAMPLING), draw(SEEDS)
-    free = DecodeRequest(prompt, draw(st.sampled_from([16, 9, 3, 1])), SamplingOptions(**options, seed=seeds[0]))
+    free = DecodeRequest(prompt, draw(st.sampled_from([16, 16, 9, 3, 1])), SamplingOptions(**options, seed=seeds[0]))
     guide = Guide(oracle.decode(free, TARGETS[target].forward, context_limit).ids)
     ends, drafting = draw(ENDS), draw(DRAFTING)
     request = replace(

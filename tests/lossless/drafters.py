@@ -10,6 +10,7 @@ from refdraft.decoder.draft import Draft, Origin
 from tests.lossless.targets import VOCABULARY
 
 FOREIGN_IDS = (-1, VOCABULARY, 2**40)  # outside the vocabulary
+_TWINS = 0.15  # share of a tree's side branches that hold what the trunk holds at their depth
 
 Fault = Literal["propose", "observe", "nothing", "short survivals", "nan survival", "huge survival", "origins"]
 
@@ -21,7 +22,7 @@ class Drafting:
     Attributes:
         kind: "none" is plain decoding, "own" the engine's own drafter with a noisy copy of the output as a
             reference; "chain" and "tree" are a `Scripted` drafter's.
-        accuracy: chance of each token to be what will be written there.
+        accuracy: chance of each token to be what will be written there; in a tree of the trunk's tokens.
         seed: of the noise.
         nodes: of a scripted draft, whether or not there is room for them.
         foreign: whether some tokens lie outside the vocabulary.
@@ -62,12 +63,14 @@ class Scripted:
             raise RuntimeError("this drafter fails")
         if fault == "nothing":
             return cast("Draft", None)
-        depths, tokens, parents = [0], [], []
+        depths, tokens, parents, tip = [0], [], [], -1
         for node in range(self._plan.nodes):
-            parent = node - 1 if self._plan.kind == "chain" else int(self._rng.integers(max(-1, node - 4), node))
+            grows = self._plan.kind == "chain" or self._rng.random() < 0.5
+            parent = tip if grows else int(self._rng.integers(-1, node))
+            tip = node if grows else tip
             depths.append(depths[parent + 1] + 1)
             parents.append(parent)
-            tokens.append(self._token(depths[-1]))
+            tokens.append(self._token(depths[-1], self._plan.accuracy if grows else _TWINS))
         origins = [Origin("script", 0, token) for token in tokens]
         survivals = [0.9**depth for depth in depths[1:]]
         if fault == "short survivals":
@@ -84,11 +87,11 @@ class Scripted:
         if self._fault(observing=True):
             raise RuntimeError("this drafter fails")
 
-    def _token(self, depth: int) -> int:
+    def _token(self, depth: int, accuracy: float) -> int:
         place = self._written + depth - 1
         if self._plan.foreign and self._rng.random() < 0.2:
             return int(self._rng.choice(FOREIGN_IDS))
-        if place < len(self._guide) and self._rng.random() < self._plan.accuracy:
+        if place < len(self._guide) and self._rng.random() < accuracy:
             return self._guide[place]
         return int(self._rng.integers(VOCABULARY))
 

@@ -1,12 +1,12 @@
 """Tiny real models in float64, so that oracle and engine agree far below any near tie: each one twice.
 
-The engine gets a copy with the engine's attention and cache; the oracle runs the original through transformers'
-own forward, without a cache, over the whole context. Both return float32 logits.
+The engine loads a copy as it loads any checkpoint; the oracle runs the original through transformers' own forward,
+without a cache, over the whole context. Both return float32 logits.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -62,16 +62,20 @@ class TinyTarget:
         model.eval().double()
         if self._nan_id is not None:
             model.get_input_embeddings().weight.data[self._nan_id] = torch.nan
-        if self._head:
-            head = self._head
-            model.get_output_embeddings().register_forward_hook(lambda module, inputs, logits: head(logits))
+        self._attach_head(model)
         return model
 
     @cached_property
     def _engine_model(self) -> Any:
-        model = copy.deepcopy(self._model)
-        model.set_attn_implementation("refdraft_packed_sdpa")
+        with TemporaryDirectory() as directory:
+            self._model.save_pretrained(directory)
+            model: Any = Target.load(directory, slots=1, context_limit=None, max_width=1, dtype="float64").model
+        self._attach_head(model)
         return model
+
+    def _attach_head(self, model: Any) -> None:
+        if head := self._head:
+            model.get_output_embeddings().register_forward_hook(lambda module, inputs, logits: head(logits))
 
 
 def _coarse(logits: torch.Tensor) -> torch.Tensor:
@@ -114,5 +118,7 @@ TARGETS = {
     "barred": TinyTarget("llama", _barred, num_hidden_layers=1),
     "broken": TinyTarget("llama", _broken, num_hidden_layers=1),
     "nan": TinyTarget("llama", nan_id=NAN_ID),
+    "window": TinyTarget("mistral", sliding_window=2),
+    "mixed": TinyTarget("gemma3_text", sliding_window=3, layer_types=["sliding_attention", "full_attention"]),
     "gpt2": TinyTarget("gpt2", n_embd=16, n_inner=24, n_layer=2, n_head=2, n_positions=CONTEXT_LIMIT),
 }
