@@ -49,5 +49,7 @@ def test_outputs_equal_plain_decoding(pytestconfig: pytest.Config, caplog: pytes
     chosen = pytestconfig.getoption("--hypothesis-seed") or ("0" if wanted is None else str(secrets.randbits(32)))
     number = wanted or CASES
     tally = search(number, chosen)
+    if number < CASES:  # too few to judge what was drawn
+        return
     assert tally["accepted"] > tally["tokens"] / 5
     assert all(tally[end] > number / 50 for end in [*ENDS, "cancelled"]), tally
