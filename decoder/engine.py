@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refdraft.decoder.batch import Batch, Row
+from refdraft.decoder.bits import check_bits
 from refdraft.decoder.constraint import permitted
 from refdraft.decoder.draft import EMPTY, Draft, Origin
 from refdraft.decoder.drafter import Drafter
@@ -148,8 +149,15 @@ class Engine:
             slot.listener(error)
 
     def calibrate(self, *, repeats: int = 3) -> None:
-        """Measure what a pass costs by its width, with one row; a strict engine's passes all cost the same."""
+        """Measure what a pass costs by its width, with one row.
+
+        A strict engine's passes all cost the same; that they keep their promise is checked instead.
+
+        Raises:
+            PreconditionError: strict numerics does not hold with this target on this machine.
+        """
         if self.config.numerics == "strict":
+            check_bits(self.target, self.config.max_draft_tokens + 1)
             return
         seconds: dict[int, float] = {}
         for width in (w for w in _CALIBRATION_WIDTHS if w <= self.config.max_draft_tokens + 1):

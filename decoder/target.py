@@ -20,6 +20,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.integrations.moe import ExpertsInterface
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
+from refdraft.decoder.activations import align_activations, aligned
 from refdraft.decoder.batch import Batch
 from refdraft.decoder.checkpoint import choose_context_limit, load_weights, read_config
 
@@ -153,7 +154,7 @@ def _packed_attention(
         output = scaled_dot_product_attention(packed, key, value, attn_mask=attention_mask, scale=scaling)
     else:
         scores = packed.float() @ key.float().transpose(2, 3) * scaling
-        scores = torch.tanh(scores / softcap) * softcap + attention_mask
+        scores = aligned(torch.tanh, scores / softcap) * softcap + attention_mask
         output = scores.softmax(-1).to(value.dtype) @ value
     return output.reshape(rows, heads, width, size).transpose(1, 2), None
 
@@ -217,6 +218,7 @@ class Target:
     """
 
     def __init__(self, model: PreTrainedModel, *, slots: int, context_limit: int, max_width: int) -> None:
+        align_activations(model)
         self.model = model
         self.slots, self.context_limit, self.max_width = slots, context_limit, max_width
         self.cells = context_limit + max_width
