@@ -52,8 +52,8 @@ def measure(dtype: str) -> list[dict[str, Any]]:
     """Time plain steps, fast and strict in turn."""
     rows = []
     for slots in SLOTS:
-        width = max(DRAFT_TOKENS) + 1
-        shape: dict[str, Any] = {"slots": slots, "context_limit": CONTEXT_LIMIT, "max_width": max(width, 128), "dtype": dtype}
+        width = max(*DRAFT_TOKENS, 127) + 1
+        shape: dict[str, Any] = {"slots": slots, "context_limit": CONTEXT_LIMIT, "max_width": width, "dtype": dtype}
         targets = {name: Target.load(default_model_directory(), **shape) for name in ("fast", "strict")}
         fast = ready(targets["fast"], "fast", max(DRAFT_TOKENS), slots)
         for draft_tokens in DRAFT_TOKENS:
