@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: install test lint types stubs bench bench-drafts ci
+.PHONY: install test lint types stubs bench bench-drafts bench-verify ci
 
 install:  ## a virtual environment with everything for work on refdraft
 	python3 -m venv .venv
@@ -32,6 +32,19 @@ bench-drafts:  ## replays of recorded generations
 	  .venv/bin/refdraft bench drafts --data ../shared/data/traces/$$traces.jsonl --budget 16 --json \
 	    > benchmarks/results/drafts_$$traces.json || exit 1; \
 	done
+
+VERIFY = .venv/bin/refdraft verify --threads 1 --data ../shared/data/spec_bench/question.jsonl --json
+VERIFIED = benchmarks/results/verify
+
+bench-verify:  ## drafted against plain decoding on Spec-Bench (hours; a stopped run goes on where it was)
+	$(VERIFY) --limit 120 --records build/float32.jsonl > $(VERIFIED)_float32_greedy.json
+	$(VERIFY) --limit 120 --temperature 0.7 --top-p 0.9 --records build/sampled.jsonl > $(VERIFIED)_float32_sampled.json
+	$(VERIFY) --only batch --records build/float32_480.jsonl > $(VERIFIED)_float32_greedy_480.json
+	$(VERIFY) --limit 120 --dtype bfloat16 --numerics strict --max-draft-tokens 3 --context-limit 2048 \
+	  --records build/bfloat16_strict.jsonl > $(VERIFIED)_bfloat16_strict_greedy.json
+	-$(VERIFY) --limit 40 --only alone --dtype bfloat16 --numerics fast --context-limit 2048 \
+	  --records build/bfloat16_fast.jsonl > $(VERIFIED)_bfloat16_fast_greedy.json  # expected to differ, hence to fail
+	$(PYTHON) benchmarks/numerics.py
 
 ci:
 	.ci/run
