@@ -12,16 +12,19 @@ from refdraft.errors import InvalidRequestError
 from refdraft.service.config import PipelineConfig
 from refdraft.service.default_model import default_model_directory
 
-_STRICT_DRAFT_TOKENS = 15  # a strict pass always costs its whole width, so it is kept to 16 columns
+# A strict pass always costs its whole width. On a CPU 16 columns cost up to seven single ones and 4 about two
+# (benchmarks/numerics.py).
+_STRICT_DRAFT_TOKENS_CPU, _STRICT_DRAFT_TOKENS_GPU = 3, 15
 
 
 def engine_config(config: PipelineConfig, **changes: Any) -> EngineConfig:
     """How the engine shapes its passes: strict numerics where asked for, and for 16-bit weights by default."""
-    _, dtype = placement(config)
+    device, dtype = placement(config)
     numerics: Literal["strict", "fast"] = "fast"
     if config.numerics == "strict" or (config.numerics == "auto" and dtype != "float32"):
         numerics = "strict"
-        changes = {"max_draft_tokens": _STRICT_DRAFT_TOKENS} | changes
+        tokens = _STRICT_DRAFT_TOKENS_CPU if device == "cpu" else _STRICT_DRAFT_TOKENS_GPU
+        changes = {"max_draft_tokens": tokens} | changes
     return EngineConfig(numerics=numerics, **changes)
 
 

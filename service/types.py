@@ -98,7 +98,7 @@ class Drafting:
     """Whether and how far to draft. It changes the speed, never the output."""
 
     enabled: bool = True
-    max_draft_tokens: int = 16  # most per step, up to 64; strict numerics verifies 15 at most
+    max_draft_tokens: int = 16  # most per step, up to 64; strict numerics verifies 15 at most, on a CPU 3
     sources: Sequence[SourceName] = SOURCE_NAMES
 
 

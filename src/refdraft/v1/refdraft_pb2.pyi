@@ -614,7 +614,7 @@ class Drafting(_message.Message):
     enabled: _builtins.bool
     """False decodes plainly. Default: true."""
     max_draft_tokens: _builtins.int
-    """Most draft tokens to verify in one step, 0 to 64; strict numerics verifies 15 at most. Default: 16."""
+    """Most draft tokens to verify in one step, 0 to 64; strict numerics verifies 15 at most, on a CPU 3. Default: 16."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[Global___DraftSource.ValueType]:
         """What spans may be copied from. Default: empty, which means all."""
