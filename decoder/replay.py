@@ -1,17 +1,18 @@
 """Drafting methods measured without a model: a recorded output stands for what the target would choose."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
+from time import thread_time
 from typing import Protocol
 
-from refdraft.decoder.automaton import SuffixAutomaton
-from refdraft.decoder.drafter import Drafter
-from refdraft.decoder.odds import AcceptanceRates
-from refdraft.decoder.verify import verify
+import numpy as np
+from numpy.typing import NDArray
 
-ORACLE_SPAN = 16  # tokens the copy-oracle may copy at a step
-_LOOKUP_TOKENS = 10
-_LOOKUP_NGRAMS = (3, 2, 1)
+from refdraft.decoder.drafter import Drafter
+from refdraft.decoder.odds import SurvivalOdds
+from refdraft.decoder.reliability import Reliability
+from refdraft.decoder.verify import verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,21 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """Totals over all traces. The first token of each output counts as the prefill's."""
+    """Totals over all traces. The first token of each output counts as the prefill's.
+
+    Attributes:
+        tokens: committed tokens.
+        steps: passes of the target.
+        drafted: draft nodes that were verified.
+        accepted: draft nodes that the output holds.
+        seconds: CPU time of each step's drafting; two results are equal whatever theirs are.
+    """
 
     tokens: int = 0
     steps: int = 0
     drafted: int = 0
+    accepted: int = 0
+    seconds: Sequence[float] = field(default=(), compare=False, repr=False)
 
     @property
     def tokens_per_step(self) -> float:
@@ -38,28 +49,44 @@ class ReplayResult:
 
     @property
     def drafted_per_step(self) -> float:
-        """Draft tokens verified at a step on average."""
+        """Draft nodes verified at a step on average; 0 without a step."""
         return self.drafted / self.steps if self.steps else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted draft nodes divided by all of them; 0 without one."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Median CPU time of drafting a step; 0 without a step."""
+        return median(self.seconds) if self.seconds else 0.0
 
 
 class Method(Protocol):
     """A way of drafting, on one trace."""
 
     def step(self, position: int) -> tuple[int, int]:
-        """Draft at `position` of the output: (draft tokens, how many of them the output holds next)."""
+        """Draft at `position` of the output: (draft nodes, how many of them the output holds on their best path).
+
+        Positions rise from step to step. What stands before is known to the method.
+        """
 
 
 def replay(traces: Sequence[Trace], method: Callable[[Trace], Method]) -> Iterator[ReplayResult]:
     """Run a method over traces, yielding the totals after each."""
-    tokens = steps = drafted = 0
+    tokens = steps = drafted = accepted = 0
+    seconds: list[float] = []
     for trace in traces:
         run, position = method(trace), 1
         while position < len(trace.output):
-            nodes, accepted = run.step(position)
-            steps, drafted = steps + 1, drafted + nodes
-            position += accepted + 1
+            start = thread_time()
+            nodes, held = run.step(position)
+            seconds.append(thread_time() - start)
+            steps, drafted, accepted = steps + 1, drafted + nodes, accepted + held
+            position += held + 1
         tokens += max(0, len(trace.output) - 1)
-        yield ReplayResult(tokens, steps, drafted)
+        yield ReplayResult(tokens, steps, drafted, accepted, seconds)
 
 
 class RefdraftMethod:
@@ -68,13 +95,31 @@ class RefdraftMethod:
     Args:
         trace: what to replay.
         budget: draft nodes a step at most.
-        rates: shared by the traces of a run, as requests to a server share them.
+        classes: int32 [vocabulary], as for `Drafter`.
+        odds: shared by the traces of a run, as requests to a server share them.
+        branching: whether drafts may branch; else they are chains.
+        reliability: takes each draft and what held of it; None for no record.
     """
 
-    def __init__(self, trace: Trace, *, budget: int, rates: AcceptanceRates) -> None:
-        size = 1 + max(max(ids, default=0) for ids in (trace.prompt, trace.output, *trace.references))
-        self._drafter = Drafter(trace.prompt, {"references": trace.references}, vocabulary_size=size, rates=rates)
-        self._output, self._budget = trace.output, budget
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        budget: int,
+        classes: NDArray[np.int32],
+        odds: SurvivalOdds,
+        branching: bool = True,
+        reliability: Reliability | None = None,
+    ) -> None:
+        self._drafter = Drafter(
+            trace.prompt,
+            {"references": trace.references},
+            output_room=len(trace.output) + 1,
+            classes=classes,
+            odds=odds,
+            branching=branching,
+        )
+        self._output, self._budget, self._reliability = trace.output, budget, reliability
         self._drafter.observe(trace.output[:1])
 
     def step(self, position: int) -> tuple[int, int]:
@@ -82,75 +127,15 @@ class RefdraftMethod:
         draft = self._drafter.propose(self._budget)
         truth = self._output[position:]
         committed: list[int] = []
+        held: list[int] = []
         walk = verify(draft, lambda _: truth[len(committed)])
         while len(committed) < len(truth):
             token, node = next(walk)
             committed.append(token)
             if node is None:
                 break
+            held.append(node)
         self._drafter.observe(committed)
-        return len(draft), len(committed) - 1
-
-
-class PromptLookupMethod:
-    """Prompt lookup (Saxena 2023): what followed the first occurrence of the last 3, else 2, else 1 tokens.
-
-    The context is the references, the prompt and the output so far, as a RAG prompt holds them.
-    """
-
-    def __init__(self, trace: Trace, *, budget: int) -> None:
-        self._limit = min(_LOOKUP_TOKENS, budget)
-        self._context = [token for reference in trace.references for token in reference]
-        self._context += trace.prompt
-        self._start = len(self._context)
-        self._context += trace.output
-        self._first: dict[tuple[int, ...], int] = {}  # n-gram -> index behind its first occurrence
-        self._indexed = 0  # n-grams that end before this index are in the table
-
-    def step(self, position: int) -> tuple[int, int]:
-        """See `Method`."""
-        end = self._start + position
-        self._index(end)
-        for size in _LOOKUP_NGRAMS:
-            start = self._first.get(tuple(self._context[max(0, end - size) : end]))
-            if start is not None and end >= size:
-                draft = self._context[start : min(start + self._limit, end)]
-                return len(draft), _common_prefix(draft, self._context[end:])
-        return 0, 0
-
-    def _index(self, end: int) -> None:
-        """Enter the n-grams that have a token behind them: those that end before `end`."""
-        for stop in range(self._indexed + 1, end):
-            for size in _LOOKUP_NGRAMS:
-                if stop >= size:
-                    self._first.setdefault(tuple(self._context[stop - size : stop]), stop)
-        self._indexed = max(self._indexed, end - 1)
-
-
-class CopyOracleMethod:
-    """The bound for drafting by copying one span: at each step the best one of all sources is known."""
-
-    def __init__(self, trace: Trace, *, budget: int) -> None:
-        self._limit = min(ORACLE_SPAN, budget)
-        self._output, self._known = trace.output, 0
-        self._text = SuffixAutomaton()
-        for document in trace.references:
-            self._text.add_document(document)
-        for token in trace.prompt:  # the output will run on behind it without a border
-            self._text.append(token)
-
-    def step(self, position: int) -> tuple[int, int]:
-        """See `Method`."""
-        for token in self._output[self._known : position]:
-            self._text.append(token)
-        self._known = position
-        state = length = 0
-        for token in self._output[position : position + self._limit]:
-            if token not in self._text.next[state]:
-                break
-            state, length = self._text.next[state][token], length + 1
-        return length, length
-
-
-def _common_prefix(draft: Sequence[int], truth: Sequence[int]) -> int:
-    return next((i for i, (a, b) in enumerate(zip(draft, truth, strict=False)) if a != b), min(len(draft), len(truth)))
+        if self._reliability:
+            self._reliability.record(draft, held)
+        return len(draft), len(held)
