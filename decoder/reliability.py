@@ -37,7 +37,7 @@ class Reliability:
     """Collects drafts and what held of them."""
 
     def __init__(self) -> None:
-        self._survivals: list[NDArray[np.float32]] = []
+        self._survivals: list[NDArray[np.float64]] = []
         self._depths: list[NDArray[np.int16]] = []
         self._held: list[NDArray[np.bool_]] = []
 
@@ -45,7 +45,7 @@ class Reliability:
         """Add a draft and the nodes that held. What reaches beyond the end of the output did not."""
         holds = np.zeros(len(draft), np.bool_)
         holds[list(held)] = True
-        self._survivals.append(np.array(draft.survivals, np.float32))
+        self._survivals.append(np.array(draft.survivals, np.float64))
         self._depths.append(np.array(draft.depths(), np.int16))
         self._held.append(holds)
 
@@ -53,7 +53,7 @@ class Reliability:
         """The bins that have nodes, by depth and then by survival."""
         if not self._held:
             return []
-        survivals, held = np.concatenate(self._survivals).astype(np.float64), np.concatenate(self._held)
+        survivals, held = np.concatenate(self._survivals), np.concatenate(self._held)
         depths = np.digitize(np.concatenate(self._depths), _DEPTH_STARTS) - 1
         places = np.digitize(survivals, EDGES[1:-1])
         bins = []

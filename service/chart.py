@@ -17,6 +17,7 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "refdraft",  # else ids, and so the file, differ from run to run
 }
+_FEWEST = 30  # draft nodes that a point stands for
 _PANEL = (4.2, 3.4)  # width and height, inches
 
 
@@ -54,6 +55,8 @@ def draw_budgets(report: dict[str, Any], path: Path) -> None:
 def draw_reliability(report: dict[str, Any], path: Path) -> None:
     """Predicted against observed survival at the highest budget: a panel for each data file, a line for each depth.
 
+    Bins of few nodes are left out: their share is chance.
+
     Args:
         report: what `refdraft bench drafts --json` prints, with refdraft or refdraft_chain among the methods.
         path: SVG to write.
@@ -64,9 +67,10 @@ def draw_reliability(report: dict[str, Any], path: Path) -> None:
             bins = max(ours, key=lambda run: (run["budget"], run["method"] == "refdraft"))["reliability"]
             panel.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
             for number, depth in enumerate(dict.fromkeys(bin_["depth"] for bin_ in bins)):
-                points = [(bin_["predicted"], bin_["observed"]) for bin_ in bins if bin_["depth"] == depth]
+                sure = [bin_ for bin_ in bins if bin_["depth"] == depth and bin_["nodes"] >= _FEWEST]
                 style = {"color": _COLOURS[number], "marker": _MARKERS[number], "markersize": 5, "linewidth": 1.4}
-                panel.plot(*zip(*points, strict=True), label=f"depth {depth}", **style)
+                predicted, observed = ([bin_[key] for bin_ in sure] for key in ("predicted", "observed"))
+                panel.plot(predicted, observed, label=f"depth {depth}", **style)
             panel.set_xlabel("predicted survival")
             panel.set_ylabel("observed")
 
