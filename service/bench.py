@@ -67,11 +67,21 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _budgets(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
+    try:
+        budgets = tuple(int(number) for number in text.split(","))
+    except ValueError:
+        budgets = (-1,)
+    if min(budgets) < 0:
+        raise argparse.ArgumentTypeError(f"must be numbers of 0 or more with commas between, not {text!r}")
+    return budgets
 
 
 def _methods(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in METHODS:
+            raise argparse.ArgumentTypeError(f"must be of {', '.join(METHODS)}, not {name!r}")
+    return names
 
 
 def run(args: argparse.Namespace) -> int:
@@ -101,14 +111,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for budget in args.budget:
-        if budget < 0:
-            raise InvalidRequestError(f"must not be negative, as {budget} is", field="--budget")
     if args.limit is not None and args.limit < 1:
         raise InvalidRequestError(f"must be at least 1, not {args.limit}", field="--limit")
-    for name in args.methods:
-        if name not in METHODS:
-            raise InvalidRequestError(f"has no method {name!r}; there are {', '.join(METHODS)}", field="--methods")
     if args.reliability and not set(OURS) & set(args.methods):
         raise InvalidRequestError(f"needs one of {', '.join(OURS)} among the methods", field="--reliability")
 
