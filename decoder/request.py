@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from refdraft.decoder.constraint import Constraint
+from refdraft.decoder.corpus import Corpus
 from refdraft.decoder.draft import Origin
+from refdraft.decoder.drafter import DrafterOptions
 from refdraft.decoder.sampling import SamplingOptions
 
 FinishReason = Literal["stop", "stop_token", "stop_string", "length", "context_limit"]
@@ -24,9 +26,9 @@ class DecodeRequest:
         min_tokens: output tokens before one of `eos_ids` and `stop_ids` can be chosen.
         stop: called once for each committed token in order; True ends the output there. It may keep state.
         top_logprobs: None asks for no log-probabilities, k for each token's own and the k likeliest.
-        documents: token ids of the documents of each source, best source first; the drafter's own choice of
-            name for each becomes the `Origin.source` of what is copied from it.
-        copy_prompt, copy_output: whether spans may be copied from the prompt and from the output so far.
+        documents: token ids of the documents of each source by its name (see `pool.SOURCES`), best document first.
+        corpus: a large text that is drafted from where it goes on as the context does.
+        drafting: what else is drafted from, and how.
         max_draft_tokens: drafted tokens a step at most; 0 is plain decoding.
     """
 
@@ -40,9 +42,9 @@ class DecodeRequest:
     stop: Callable[[int], bool] | None = None
     top_logprobs: int | None = None
     documents: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
-    copy_prompt: bool = True
-    copy_output: bool = True
-    max_draft_tokens: int = 16
+    corpus: Corpus | None = None
+    drafting: DrafterOptions = DrafterOptions()
+    max_draft_tokens: int = 32
 
 
 @dataclass(frozen=True, slots=True)

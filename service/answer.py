@@ -108,7 +108,6 @@ class Answer:
                 self._output.spans[window],
                 self._origins[window],
                 self._job.documents,
-                source="references",
                 min_tokens=min_tokens,
             )
         )

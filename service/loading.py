@@ -6,9 +6,11 @@ from typing import Any, Literal
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from refdraft.decoder.draft_model import DraftModel
 from refdraft.decoder.engine import EngineConfig
 from refdraft.decoder.target import Target
-from refdraft.errors import InvalidRequestError
+from refdraft.errors import InvalidRequestError, PreconditionError
+from refdraft.retriever.tokenizer import Tokenizer
 from refdraft.service.config import PipelineConfig
 from refdraft.service.default_model import default_model_directory
 
@@ -55,6 +57,32 @@ def load_target(
     )
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     return target, tokenizer, Path(path).name
+
+
+def load_draft_model(config: PipelineConfig, target: Target, tokenizer: Tokenizer) -> DraftModel | None:
+    """Load the draft model, if there is to be one, beside the target.
+
+    Raises:
+        NotFoundError: the model does not exist.
+        PreconditionError: its family is not supported, or its tokenizer is not the target's.
+    """
+    if config.draft_model is None:
+        return None
+    own = Tokenizer(AutoTokenizer.from_pretrained(config.draft_model, trust_remote_code=False).backend_tokenizer)
+    if own.fingerprint != tokenizer.fingerprint:
+        raise PreconditionError(
+            f"the draft model {config.draft_model} has another tokenizer than the target: name one of the same family"
+        )
+    device, dtype = placement(config)
+    model = Target.load(
+        config.draft_model,
+        slots=target.slots,
+        context_limit=target.context_limit,
+        max_width=DraftModel.widest_pass,
+        dtype=dtype,
+        device=device,
+    )
+    return DraftModel(model)
 
 
 def placement(config: PipelineConfig) -> tuple[str, str]:

@@ -20,6 +20,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "dtype": {"metavar": "TYPE", "help": "type of the weights, such as float32 or bfloat16"},
     "device": {"metavar": "DEVICE", "help": "where the target runs, such as cpu or cuda"},
     "threads": {"type": int, "metavar": "N", "help": "CPU threads"},
+    "draft_model": {
+        "metavar": "PATH|NAME",
+        "help": "a small model with the target's tokenizer, asked too what may come next; default: none",
+    },
+    "history_tokens": {
+        "type": int,
+        "metavar": "N",
+        "help": "tokens of past outputs that all callers' answers are drafted from; default: 0",
+    },
     "numerics": {
         "choices": ("auto", "strict", "fast"),
         "help": "strict: logits bit-identical with and without drafts; fast: the cheapest shape",

@@ -5,11 +5,14 @@ import secrets
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from refdraft.decoder.async_engine import AsyncEngine
+from refdraft.decoder.corpus import Corpus
+from refdraft.decoder.drafter import compile_drafter
 from refdraft.decoder.engine import Engine, EngineConfig
 from refdraft.decoder.target import Target
 from refdraft.errors import NotFoundError
@@ -19,8 +22,9 @@ from refdraft.retriever.tokenizer import Tokenizer
 from refdraft.service.answer import Answer
 from refdraft.service.attribution import Document
 from refdraft.service.config import PipelineConfig
-from refdraft.service.job import Job, JobBuilder
-from refdraft.service.loading import engine_config, load_target
+from refdraft.service.history import History
+from refdraft.service.job import DraftTexts, Job, JobBuilder
+from refdraft.service.loading import engine_config, load_draft_model, load_target
 from refdraft.service.prompts import PromptEncoder
 from refdraft.service.structure import Structures
 from refdraft.service.types import (
@@ -33,6 +37,7 @@ from refdraft.service.types import (
     Retrieval,
 )
 from refdraft.service.validation import MAX_SEED, searchable_text, validate, validate_retrieval, validate_single
+from refdraft.service.variants import token_classes
 
 _T = TypeVar("_T")
 
@@ -60,9 +65,14 @@ class Pipeline:
         self._indexes, self._name, self._config = dict(indexes), name, config
         structures = Structures(tokenizer, vocabulary_size=target.vocabulary_size, eos_ids=target.eos_ids)
         self._jobs = JobBuilder(tokenizer, structures, vocabulary_size=target.vocabulary_size, eos_ids=target.eos_ids)
-        engine = Engine(target, engine_config)
+        compile_drafter()
+        draft_model = load_draft_model(config, target, tokenizer)
+        engine = Engine(target, engine_config, classes=token_classes(tokenizer), draft_model=draft_model)
         engine.calibrate()
         self._numerics = engine_config.numerics
+        self._history = History(config.history_tokens, config.history_lifetime_s)
+        stores = {name: index.token_store for name, index in indexes.items()}
+        self._corpora = {name: Corpus(store.tokens, store.suffixes, store.starts) for name, store in stores.items()}
         self._engine = AsyncEngine(engine, queue_limit=config.queue_limit)
 
     @classmethod
@@ -95,17 +105,23 @@ class Pipeline:
         encoder = PromptEncoder(auto_tokenizer, target.vocabulary_size)
         return cls(target, encoder, tokenizer, opened, name=model_name, config=config, engine_config=engine)
 
-    async def stream(self, request: GenerateRequest) -> AsyncGenerator[Delta | Completion, None]:
+    async def stream(
+        self, request: GenerateRequest, *, namespace: str = ""
+    ) -> AsyncGenerator[Delta | Completion, None]:
         """Answer a request: of each sample deltas as they are committed, then the completion. Samples interleave.
 
         Closing the iterator cancels the request.
+
+        Args:
+            request: what is asked for.
+            namespace: whose past outputs may be drafted from, where they are kept; see `PipelineConfig.history_tokens`.
 
         Raises:
             RefdraftError: see `refdraft.errors`; raised before the first delta unless the service fails, or options
                 that leave no token to choose contradict one another only later.
         """
         with self._engine.place():
-            job = await asyncio.to_thread(self._prepare, request)
+            job = await asyncio.to_thread(self._prepare, request, namespace)
             answers = [
                 Answer(job, sample, self._tokenizer, self._config.min_attribution_tokens) for sample in job.samples
             ]
@@ -117,6 +133,7 @@ class Pipeline:
                     if commit.finish_reason:
                         unfinished -= 1
                         last = answers[number].completion()
+                        self._history.add(namespace, last.token_ids)
                         if unfinished:
                             yield last
         yield last  # when its place is free for the caller's next request
@@ -186,11 +203,14 @@ class Pipeline:
     ) -> None:
         self.close()
 
-    def _search(self, retrieval: Retrieval, query: str) -> tuple[Passage, ...]:
-        index = self._indexes.get(retrieval.index)
-        if index is None:
+    def _index(self, name: str) -> Index:
+        if name not in self._indexes:
             known = ", ".join(sorted(self._indexes)) or "none"
-            raise NotFoundError(f"no index is named {retrieval.index!r}; opened are: {known}")
+            raise NotFoundError(f"no index is named {name!r}; opened are: {known}")
+        return self._indexes[name]
+
+    def _search(self, retrieval: Retrieval, query: str) -> tuple[Passage, ...]:
+        index = self._index(retrieval.index)
         return tuple(
             Passage(
                 document_id=hit.passage.document_id,
@@ -203,16 +223,16 @@ class Pipeline:
             for hit in index.search(query, top_k=retrieval.top_k, mode=retrieval.mode)
         )
 
-    def _prepare(self, request: GenerateRequest) -> Job:
+    def _prepare(self, request: GenerateRequest, namespace: str) -> Job:
         validate(request, self._config.limits)
         passages: tuple[Passage, ...] = ()
         if request.retrieval:
             passages = self._search(request.retrieval, request.retrieval.query or searchable_text(request))
         prompt, passages = self._place(request, passages)
-        documents = self._documents(request, passages) if request.drafting.enabled else []
+        texts = self._texts(request, passages, namespace) if request.drafting.enabled else DraftTexts()
         seed = request.sampling.seed
         seed = secrets.randbelow(MAX_SEED + 1) if seed is None else int(seed)
-        return self._jobs.build(request, prompt, documents, passages, seed=seed)
+        return self._jobs.build(request, prompt, texts, passages, seed=seed)
 
     def _place(self, request: GenerateRequest, passages: tuple[Passage, ...]) -> tuple[list[int], tuple[Passage, ...]]:
         """The prompt's token ids; passages that leave no room for an answer are dropped, the last ones first."""
@@ -225,6 +245,21 @@ class Pipeline:
             if len(prompt) <= room or not passages:
                 return prompt, passages
             passages = passages[:-1]
+
+    def _texts(self, request: GenerateRequest, passages: Sequence[Passage], namespace: str) -> DraftTexts:
+        """What the request is drafted from; its history is that of `namespace`."""
+        name = request.drafting.corpus
+        index = self._index(name) if name else None
+        return DraftTexts(
+            documents=self._documents(request, passages),
+            history=self._history.outputs(namespace),
+            corpus=self._corpora[name] if index else None,
+            passage=partial(self._passage, index) if index else None,
+        )
+
+    def _passage(self, index: Index, number: int) -> Document:
+        passage = index.passages[number]
+        return Document.of_text(self._tokenizer, passage.text, id=passage.document_id, start=passage.start)
 
     def _documents(self, request: GenerateRequest, passages: Sequence[Passage]) -> list[Document]:
         """What the request drafts from, best first: its passages, then its references in their own order."""

@@ -11,7 +11,8 @@ from refdraft.service.options import add_model_options, check_indexes, pipeline_
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the `serve` command."""
     parser = commands.add_parser("serve", help="answer gRPC calls", description="Answer gRPC calls.")
-    add_model_options(parser, "slots", "queue_limit", "context_limit", "dtype", "device", "threads", "numerics")
+    names = ("slots", "queue_limit", "context_limit", "dtype", "device", "threads", "numerics")
+    add_model_options(parser, *names, "draft_model", "history_tokens")
     parser.add_argument(
         "--index",
         action="append",

@@ -9,12 +9,22 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "stop_token", "stop_string", "length", "context_limit"]
-SourceName = Literal["references", "prompt", "prediction", "output"]
+SourceName = Literal["references", "prompt", "prediction", "output", "corpus", "history", "target", "model"]
 SearchMode = Literal["bm25", "dense", "hybrid"]
 Placement = Literal["prompt", "draft_only"]
 StructureKind = Literal["json_object", "json_schema", "regex", "lark"]
 
-SOURCE_NAMES: tuple[SourceName, ...] = ("references", "prompt", "prediction", "output")
+SOURCE_NAMES: tuple[SourceName, ...] = (
+    "references",
+    "prompt",
+    "prediction",
+    "output",
+    "corpus",
+    "history",
+    "target",
+    "model",
+)
+BOUNDED_SOURCES: tuple[SourceName, ...] = ("references", "prediction", "history")
 SEARCH_MODES: tuple[SearchMode, ...] = ("bm25", "dense", "hybrid")
 PLACEMENTS: tuple[Placement, ...] = ("prompt", "draft_only")
 STRUCTURE_KINDS: tuple[StructureKind, ...] = ("json_object", "json_schema", "regex", "lark")
@@ -98,8 +108,15 @@ class Drafting:
     """Whether and how far to draft. It changes the speed, never the output."""
 
     enabled: bool = True
-    max_draft_tokens: int = 16  # most per step, up to 64; strict numerics verifies 15 at most, on a CPU 3
+    max_draft_tokens: int = 32  # most per step, up to 64; strict numerics verifies 15 at most, on a CPU 3
     sources: Sequence[SourceName] = SOURCE_NAMES
+    corpus: str = ""  # the index whose passages are all drafted from; empty: none
+    weights: Mapping[SourceName, float] = field(
+        default_factory=dict
+    )  # how far each is trusted, 1/16 to 16; 1 if absent
+    limits: Mapping[SourceName, int] = field(
+        default_factory=dict
+    )  # tokens at most of `BOUNDED_SOURCES`, the first ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import cast
 
 from refdraft.errors import InvalidRequestError
 from refdraft.service.types import (
+    BOUNDED_SOURCES,
     PLACEMENTS,
     SEARCH_MODES,
     SOURCE_NAMES,
@@ -35,6 +36,7 @@ MAX_PASSAGES = 100
 MAX_REPETITION_PENALTY = 10
 MAX_SAMPLES = 16
 MAX_SEED = 2**63 - 1
+MAX_SOURCE_WEIGHT = 16
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 256
 MAX_STRUCTURE_BYTES = 64 << 10  # of UTF-8
@@ -243,6 +245,15 @@ def _validate_drafting(drafting: Drafting) -> None:
     _expect_list(drafting.sources, "a list of names", "drafting.sources")
     for source in drafting.sources:
         _expect_name(source, SOURCE_NAMES, "drafting.sources")
+    _utf8_length(drafting.corpus, "drafting.corpus")
+    _expect(drafting.weights, Mapping, "drafting.weights")
+    for source, weight in drafting.weights.items():
+        _expect_name(source, SOURCE_NAMES, "drafting.weights")
+        _expect_number(weight, 1 / MAX_SOURCE_WEIGHT, MAX_SOURCE_WEIGHT, f"drafting.weights[{source}]")
+    _expect(drafting.limits, Mapping, "drafting.limits")
+    for source, limit in drafting.limits.items():
+        _expect_name(source, BOUNDED_SOURCES, "drafting.limits")
+        _expect_integer(limit, 0, MAX_INT32, f"drafting.limits[{source}]")
 
 
 def _utf8_length(text: str, field: str) -> int:

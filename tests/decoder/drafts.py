@@ -40,7 +40,7 @@ class TreeDrafter:
         origins = (Origin("tree", 0, 0),) * len(tokens)
         return Draft(tuple(tokens), tuple(parents), origins, (1.0,) * len(tokens))
 
-    def observe(self, tokens: Sequence[int]) -> None:
+    def observe(self, tokens: Sequence[int], logits: object = None) -> None:
         self._committed += len(tokens)
 
 

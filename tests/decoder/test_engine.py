@@ -232,7 +232,7 @@ def test_a_target_without_room_for_the_widest_pass_is_refused(decoder: Decoder) 
 def test_an_empty_proposal_is_plain_decoding(decoder: Decoder) -> None:
     class Silent:
         propose: Callable[[int], Draft] = staticmethod(lambda limit: EMPTY)
-        observe: Callable[[Sequence[int]], None] = staticmethod(lambda tokens: None)
+        observe: Callable[[Sequence[int], object], None] = staticmethod(lambda tokens, logits: None)
 
     request = DecodeRequest(PROMPT, 12)
     result = decoder.run([request], drafters={0: Silent()})[0]

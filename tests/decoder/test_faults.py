@@ -31,7 +31,7 @@ class FaultyDrafter(TreeDrafter):
         self._count("propose")
         return super().propose(limit)
 
-    def observe(self, tokens: Sequence[int]) -> None:
+    def observe(self, tokens: Sequence[int], logits: object = None) -> None:
         self._count("observe")
         super().observe(tokens)
 
@@ -134,7 +134,7 @@ def test_a_drafter_that_breaks_its_word_costs_speed_only(decoder: Decoder, propo
         def propose(self, limit: int) -> Any:
             return proposal
 
-        def observe(self, tokens: Sequence[int]) -> None:
+        def observe(self, tokens: Sequence[int], logits: object = None) -> None:
             pass
 
     request, healthy = DecodeRequest(PROMPT, 20), DecodeRequest((9, 8, 7), 20)

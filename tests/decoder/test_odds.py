@@ -1,54 +1,59 @@
-from itertools import pairwise
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
-import pytest
+from refdraft.decoder import odds
+from refdraft.decoder.odds import CANDIDATE_FEATURES, NONE_FEATURES, WEIGHTS, chances, learn, prior
 
-from refdraft.decoder.odds import AcceptanceRates, SurvivalOdds
-
-
-def test_the_chance_falls_along_a_span_and_rises_with_the_match() -> None:
-    odds = SurvivalOdds(AcceptanceRates())
-    chances = odds.survival("references", 1, 40)
-    assert all(0 < later < earlier < 1 for earlier, later in pairwise(chances))
-    firsts = [odds.survival("references", length, 1)[0] for length in range(1, 40)]
-    assert firsts == sorted(firsts)
-    assert firsts[0] < firsts[-1]
-    assert odds.survival("references", 3, 0) == []
+NONE = np.arange(WEIGHTS - NONE_FEATURES, WEIGHTS, dtype=np.int16)
 
 
-@pytest.mark.parametrize("holds", [True, False])
-def test_a_request_finds_out_whether_it_copies(holds: bool) -> None:
-    odds = SurvivalOdds(AcceptanceRates())
-    before, other = odds.survival("prompt", 4, 1)[0], odds.survival("output", 2, 1)[0]
-    for _ in range(30):
-        odds.observe("prompt", 4, [1], [1 if holds else 2])
-    after, other_after = odds.survival("prompt", 4, 1)[0], odds.survival("output", 2, 1)[0]
-    assert after > 0.8 if holds else after < 0.2
-    assert (after > before) == holds
-    assert (other_after > other) == holds, "what a request is like shows in all its sources"
+def features(*rows: int) -> np.ndarray:
+    """Candidates of which each has features of its own, beginning at a number."""
+    return np.array([np.arange(row, row + CANDIDATE_FEATURES) for row in rows], np.int16)
 
 
-def test_old_observations_fade() -> None:
-    rates = AcceptanceRates()
-    for held in [True] * 1000 + [False] * 1000:
-        SurvivalOdds(rates).observe("prompt", 4, [1], [1 if held else 2])
-    assert SurvivalOdds(rates).survival("prompt", 4, 1)[0] < 0.1
+def judge(weights: odds.Weights, rows: np.ndarray, biases: list[float] | None = None) -> tuple[float, list[float]]:
+    out = np.zeros(len(rows))
+    none = chances(weights, np.array(biases or [0.0] * len(rows)), rows, NONE, len(rows), out)
+    return none, out.tolist()
 
 
-def test_nothing_is_learned_of_tokens_behind_the_first_that_failed() -> None:
-    rates = AcceptanceRates()
-    for _ in range(200):
-        SurvivalOdds(rates).observe("prompt", 3, [1, 2, 3], [1, 9, 3])
-    first, second, third = SurvivalOdds(rates).survival("prompt", 3, 3)
-    untaught = SurvivalOdds(AcceptanceRates()).survival("prompt", 3, 3)
-    assert first > 0.9
-    assert second < 0.1
-    assert third / second == pytest.approx(untaught[2] / untaught[1])
+def teach(weights: odds.Weights, rows: np.ndarray, right: list[bool], times: int) -> None:
+    for _ in range(times):
+        none, shares = judge(weights, rows)
+        learn(weights, rows, NONE, len(rows), np.array(shares), none, np.array(right))
 
 
-def test_a_request_teaches_the_requests_after_it_about_that_source_alone() -> None:
-    rates = AcceptanceRates()
-    other = SurvivalOdds(rates).survival("prompt", 2, 1)
-    for _ in range(300):
-        SurvivalOdds(rates).observe("references", 2, [1], [2])
-    assert SurvivalOdds(rates).survival("references", 2, 1)[0] < 0.1
-    assert SurvivalOdds(rates).survival("prompt", 2, 1) == other
+@given(st.lists(st.integers(0, WEIGHTS - CANDIDATE_FEATURES), max_size=6))
+def test_one_of_the_candidates_comes_next_or_none(starts: list[int]) -> None:
+    rows = features(*starts) if starts else np.zeros((0, CANDIDATE_FEATURES), np.int16)
+    none, shares = judge(prior(), rows)
+    assert abs(none + sum(shares) - 1) < 1e-9
+    assert min([none, *shares]) >= 0
+
+
+def test_what_came_next_becomes_likelier_and_what_never_does_fades() -> None:
+    weights, rows = prior(), features(0, 40, 80)
+    _, before = judge(weights, rows)
+    teach(weights, rows, [True, False, False], 100)
+    none, after = judge(weights, rows)
+    assert after[0] > max(0.7, before[0])
+    teach(weights, rows, [False, False, False], 400)
+    none, _ = judge(weights, rows)
+    assert none > 0.9, "the world has changed: old observations fade"
+
+
+def test_a_bias_shifts_the_odds_of_its_candidate_alone() -> None:
+    weights, rows = prior(), features(0, 40)
+    none, (first, second) = judge(weights, rows)
+    biased_none, (biased_first, biased_second) = judge(weights, rows, [1.0, 0.0])
+    assert biased_first > first
+    assert abs(biased_second / biased_none - second / none) < 1e-9
+
+
+def test_every_request_starts_from_a_prior_of_its_own() -> None:
+    weights = prior()
+    teach(weights, features(0), [True], 10)
+    assert (prior().values != weights.values).any()
+    assert len(prior().values) == WEIGHTS

@@ -81,7 +81,7 @@ class Scripted:
             origins[0] = cast("Origin", "here")
         return Draft(tuple(tokens), tuple(parents), tuple(origins), tuple(survivals))
 
-    def observe(self, tokens: Sequence[int]) -> None:
+    def observe(self, tokens: Sequence[int], logits: object = None) -> None:
         """Follow the output."""
         self._written += len(tokens)
         if self._fault(observing=True):

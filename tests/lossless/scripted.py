@@ -133,7 +133,7 @@ class ScriptedDrafter:
         self._kind += 1
         return self._drafts.draft(self._context, self._kind % KINDS)
 
-    def observe(self, tokens: Sequence[int]) -> None:
+    def observe(self, tokens: Sequence[int], logits: object = None) -> None:
         """Follow the output."""
         self._context += tuple(tokens)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from refdraft.decoder.draft import Draft, Origin
+from refdraft.decoder.drafter import DrafterOptions
 from refdraft.decoder.engine import EngineConfig
 from refdraft.decoder.request import DecodeRequest
 from refdraft.decoder.sampling import SamplingOptions
@@ -84,7 +85,7 @@ class Script:
         tokens = self._output[self._written : self._written + self._size]
         return Draft.chain(tokens, [Origin("script", 0, 0)] * len(tokens), [1.0] * len(tokens))
 
-    def observe(self, tokens: Sequence[int]) -> None:
+    def observe(self, tokens: Sequence[int], logits: object = None) -> None:
         self._written += len(tokens)
 
 
@@ -296,7 +297,7 @@ def test_a_drafter_that_returns_10_000_tokens(decoder: Known) -> None:
 @pytest.mark.parametrize("prompt", [PROMPT[:1], PROMPT, PROMPT * 6])
 def test_a_match_of_the_full_context_that_is_never_found(decoder: Known, prompt: tuple[int, ...]) -> None:
     """A reference begins as the context does; another one, which parts from it in the first token, misleads."""
-    request = DecodeRequest(prompt, 30, copy_prompt=False, copy_output=False)
+    request = DecodeRequest(prompt, 30, drafting=DrafterOptions(copy_prompt=False, copy_output=False))
     ids = decoder.output(request)
     misleading = [prompt[0] + 1, *prompt[1:], ids[0], *reversed(ids)]
     documents = {"references": [misleading, [*prompt, *ids]]}

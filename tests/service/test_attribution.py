@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from refdraft.decoder.draft import Origin
 from refdraft.retriever.tokenizer import Tokenizer
-from refdraft.service.attribution import Document, attribute
+from refdraft.service.attribution import Document, Documents, attribute
 from refdraft.service.text import OutputText
 from refdraft.service.types import Attribution
 
@@ -36,9 +36,7 @@ def attribute_copies(
     min_tokens: int = 1,
 ) -> tuple[str, list[Attribution]]:
     output = read(tokenizer, token_ids)
-    spans = attribute(
-        output.text, token_ids, output.spans, origins, documents, source="references", min_tokens=min_tokens
-    )
+    spans = attribute(output.text, token_ids, output.spans, origins, Documents(documents), min_tokens=min_tokens)
     return output.text, spans
 
 
@@ -81,6 +79,28 @@ def test_a_copy_grows_over_the_match_before_it_and_the_bonus_behind_it(tokenizer
             output_start=0, output_end=len(text), document_id="d", document_start=1000, document_end=1000 + len(text)
         )
     ]
+
+
+def test_a_passage_of_the_corpus_is_made_once_and_credited(tokenizer: Tokenizer) -> None:
+    text = "The quick brown fox jumps over the lazy dog."
+    made: list[int] = []
+
+    def passage(number: int) -> Document:
+        made.append(number)
+        return Document.of_text(tokenizer, text, id=f"passage {number}", start=70)
+
+    ids = list(Document.of_text(tokenizer, text, id="").token_ids)
+    output = OutputText(tokenizer)
+    for token in ids:
+        output.push(token)
+    output.finish()
+    origins = [Origin("corpus", 9, offset) for offset in range(len(ids))]
+    for _ in range(2):
+        (span,) = attribute(output.text, ids, output.spans, origins, Documents([], passage), min_tokens=1)
+        assert (span.document_id, span.document_start) == ("passage 9", 70)
+        assert text[: span.document_end - 70] == output.text[: span.output_end]
+    assert len(made) == 2, "once for each request"
+    assert attribute(output.text, ids, output.spans, origins, Documents([]), min_tokens=1) == []
 
 
 def test_only_the_named_source_and_long_enough_copies_are_attributed(tokenizer: Tokenizer) -> None:

@@ -90,6 +90,9 @@ requests = st.builds(
         enabled=st.booleans(),
         max_draft_tokens=counts,
         sources=st.lists(st.sampled_from(SOURCE_NAMES), min_size=1, unique=True).map(tuple),
+        corpus=text,
+        weights=st.dictionaries(st.sampled_from(SOURCE_NAMES), finite, max_size=3),
+        limits=st.dictionaries(st.sampled_from(SOURCE_NAMES), counts, max_size=3),
     ),
 )
 attributions = st.lists(
@@ -200,6 +203,13 @@ def test_any_mapping_of_any_integers_is_sent() -> None:
 def test_a_structure_of_no_kind_is_the_callers_error() -> None:
     message = pb.GenerateRequest(text="a", structure=pb.Structure())
     with pytest.raises(InvalidRequestError, match="structure: choose one of json_object, json_schema, regex, lark"):
+        convert.request_from_proto(message)
+
+
+def test_a_source_that_is_named_twice_is_refused() -> None:
+    message = convert.request_to_proto(GenerateRequest(prompt="a", drafting=Drafting(weights={"prompt": 2.0})))
+    message.drafting.source_options.append(message.drafting.source_options[0])
+    with pytest.raises(InvalidRequestError, match=r"drafting\.source_options"):
         convert.request_from_proto(message)
 
 

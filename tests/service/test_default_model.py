@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from refdraft.cache import cache_directory
 from refdraft.errors import PreconditionError, UnavailableError
 from refdraft.service import default_model
-from refdraft.service.default_model import NAME, WHEEL, cache_directory, default_model_directory
+from refdraft.service.default_model import NAME, WHEEL, default_model_directory
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """What of a request reaches the decoder: every option, in the decoder's own terms."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -13,7 +13,7 @@ from refdraft.decoder.constraint import Constraint
 from refdraft.errors import InvalidRequestError
 from refdraft.retriever.tokenizer import Tokenizer
 from refdraft.service.attribution import Document
-from refdraft.service.job import Job, JobBuilder
+from refdraft.service.job import DraftTexts, Job, JobBuilder
 from refdraft.service.structure import Structures
 from refdraft.service.types import Drafting, GenerateRequest, Sampling, Structure
 
@@ -56,7 +56,9 @@ def builder_for(tokenizer: Tokenizer) -> JobBuilder:
 def build(builder: JobBuilder, seed: int = 0, documents: Sequence[Document] = (), **values: Any) -> Job:
     sampling = Sampling(**{name: value for name, value in values.items() if name in Sampling.__dataclass_fields__})
     rest = {name: value for name, value in values.items() if name not in Sampling.__dataclass_fields__}
-    return builder.build(GenerateRequest(prompt="a", sampling=sampling, **rest), [5, 6], documents, (), seed=seed)
+    return builder.build(
+        GenerateRequest(prompt="a", sampling=sampling, **rest), [5, 6], DraftTexts(documents), (), seed=seed
+    )
 
 
 def test_each_option_arrives_under_the_decoders_name(builder: JobBuilder) -> None:
@@ -123,12 +125,30 @@ def test_sources_that_are_off_or_empty_are_left_out(builder: JobBuilder, tokeniz
     documents = [Document.of_text(tokenizer, "abc", id="d")]
     (sample,) = build(builder, documents=documents, prediction="def").samples
     assert list(sample.decode.documents) == ["references", "prediction"]
-    assert (sample.decode.copy_prompt, sample.decode.copy_output) == (True, True)
+    assert (sample.decode.drafting.copy_prompt, sample.decode.drafting.copy_output) == (True, True)
     (sample,) = build(builder, documents=documents, drafting=Drafting(sources=("prediction", "output"))).samples
     assert sample.decode.documents == {}
-    assert (sample.decode.copy_prompt, sample.decode.copy_output) == (False, True)
+    assert (sample.decode.drafting.copy_prompt, sample.decode.drafting.copy_output) == (False, True)
     (sample,) = build(builder, drafting=Drafting(enabled=False)).samples
     assert sample.decode.max_draft_tokens == 0
+
+
+def test_history_comes_last_and_a_limit_keeps_the_first_tokens_of_a_source(
+    builder: JobBuilder, tokenizer: Tokenizer
+) -> None:
+    documents = [Document.of_text(tokenizer, text, id=text) for text in ("abc abc abc", "def def")]
+    first = list(documents[0].token_ids)
+    history = [(5, 6, 7), (8, 9)]
+
+    def sources(**limits: int) -> Mapping[str, Sequence[Sequence[int]]]:
+        request = GenerateRequest(prompt="a", prediction="abc", drafting=Drafting(limits=cast("Any", limits)))
+        (sample,) = builder.build(request, [5, 6], DraftTexts(documents, history), (), seed=0).samples
+        return sample.decode.documents
+
+    assert list(sources()) == ["references", "prediction", "history"]
+    assert sources(history=4)["history"] == [(5, 6, 7), (8,)]
+    assert sources(references=len(first) + 1)["references"] == [first, list(documents[1].token_ids)[:1]]
+    assert "prediction" not in sources(prediction=0)
 
 
 def test_bad_words_are_banned_with_and_without_a_space_before(tokenizer: Tokenizer) -> None:

@@ -92,6 +92,14 @@ class _DraftSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DraftSour
     """The answer the caller expects."""
     DRAFT_SOURCE_OUTPUT: _DraftSource.ValueType  # 4
     """What was written so far."""
+    DRAFT_SOURCE_CORPUS: _DraftSource.ValueType  # 5
+    """All passages of the index that is named as the corpus."""
+    DRAFT_SOURCE_HISTORY: _DraftSource.ValueType  # 6
+    """Outputs given before, where the server keeps them."""
+    DRAFT_SOURCE_TARGET: _DraftSource.ValueType  # 7
+    """What the target itself thought likely where the same tokens stood before."""
+    DRAFT_SOURCE_MODEL: _DraftSource.ValueType  # 8
+    """The guess of a draft model, where the server has one."""
 
 class DraftSource(_DraftSource, metaclass=_DraftSourceEnumTypeWrapper):
     """Something that spans can be copied from."""
@@ -106,6 +114,14 @@ DRAFT_SOURCE_PREDICTION: DraftSource.ValueType  # 3
 """The answer the caller expects."""
 DRAFT_SOURCE_OUTPUT: DraftSource.ValueType  # 4
 """What was written so far."""
+DRAFT_SOURCE_CORPUS: DraftSource.ValueType  # 5
+"""All passages of the index that is named as the corpus."""
+DRAFT_SOURCE_HISTORY: DraftSource.ValueType  # 6
+"""Outputs given before, where the server keeps them."""
+DRAFT_SOURCE_TARGET: DraftSource.ValueType  # 7
+"""What the target itself thought likely where the same tokens stood before."""
+DRAFT_SOURCE_MODEL: DraftSource.ValueType  # 8
+"""The guess of a draft model, where the server has one."""
 Global___DraftSource: _TypeAlias = DraftSource  # noqa: Y015
 
 class _FinishReason:
@@ -611,13 +627,21 @@ class Drafting(_message.Message):
     ENABLED_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
+    CORPUS_FIELD_NUMBER: _builtins.int
+    SOURCE_OPTIONS_FIELD_NUMBER: _builtins.int
     enabled: _builtins.bool
     """False decodes plainly. Default: true."""
     max_draft_tokens: _builtins.int
-    """Most draft tokens to verify in one step, 0 to 64; strict numerics verifies 15 at most, on a CPU 3. Default: 16."""
+    """Most draft tokens to verify in one step, 0 to 64; strict numerics verifies 15 at most, on a CPU 3. Default: 32."""
+    corpus: _builtins.str
+    """Name of the index whose passages are all drafted from, retrieved or not. Default: empty, none."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[Global___DraftSource.ValueType]:
         """What spans may be copied from. Default: empty, which means all."""
+
+    @_builtins.property
+    def source_options(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftSourceOptions]:
+        """How single sources are treated, each named once at most. Default: none, all alike."""
 
     def __init__(
         self,
@@ -625,10 +649,12 @@ class Drafting(_message.Message):
         enabled: _builtins.bool | None = ...,
         max_draft_tokens: _builtins.int | None = ...,
         sources: _abc.Iterable[Global___DraftSource.ValueType] | None = ...,
+        corpus: _builtins.str = ...,
+        source_options: _abc.Iterable[Global___DraftSourceOptions] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_max_draft_tokens", b"_max_draft_tokens", "enabled", b"enabled", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_max_draft_tokens", b"_max_draft_tokens", "enabled", b"enabled", "max_draft_tokens", b"max_draft_tokens", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_enabled", b"_enabled", "_max_draft_tokens", b"_max_draft_tokens", "corpus", b"corpus", "enabled", b"enabled", "max_draft_tokens", b"max_draft_tokens", "source_options", b"source_options", "sources", b"sources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__enabled: _TypeAlias = _typing.Literal["enabled"]  # noqa: Y015
     _WhichOneofArgType__enabled: _TypeAlias = _typing.Literal["_enabled", b"_enabled"]  # noqa: Y015
@@ -640,6 +666,43 @@ class Drafting(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_draft_tokens) -> _WhichOneofReturnType__max_draft_tokens | None: ...
 
 Global___Drafting: _TypeAlias = Drafting  # noqa: Y015
+
+@_typing.final
+class DraftSourceOptions(_message.Message):
+    """How one source is treated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    source: Global___DraftSource.ValueType
+    """Which source; required."""
+    weight: _builtins.float
+    """How much likelier its spans are held to be than they look, from 1/16 to 16. Default: 1."""
+    max_tokens: _builtins.int
+    """Tokens of it that are drafted from, the first ones; of references, prediction and history only. Default: all."""
+    def __init__(
+        self,
+        *,
+        source: Global___DraftSource.ValueType = ...,
+        weight: _builtins.float | None = ...,
+        max_tokens: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_weight", b"_weight", "max_tokens", b"max_tokens", "weight", b"weight"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_weight", b"_weight", "max_tokens", b"max_tokens", "source", b"source", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
+
+Global___DraftSourceOptions: _TypeAlias = DraftSourceOptions  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):
