@@ -1,4 +1,4 @@
-"""From sources to an index directory: read and cut, then BM25, then vectors, then the manifest."""
+"""From sources to an index directory: read and cut, then suffixes, BM25 and vectors, then the manifest."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +14,12 @@ from refdraft.index_builder.chunking import Chunker, ChunkOptions
 from refdraft.index_builder.documents import Columns, Report
 from refdraft.index_builder.readers import Reader
 from refdraft.index_builder.replace import replacing
+from refdraft.index_builder.suffixes import write_suffixes
 from refdraft.index_builder.writer import PassageWriter
 from refdraft.retriever.bm25 import build_bm25
 from refdraft.retriever.dense import build_dense, training_sample_size
 from refdraft.retriever.embedder import Embedder, WordLlamaEmbedder
-from refdraft.retriever.manifest import BM25_DIRECTORY, VECTORS_FILE, FileEntry, Manifest
+from refdraft.retriever.manifest import BM25_DIRECTORY, SUFFIXES_FILE, VECTORS_FILE, FileEntry, Manifest
 from refdraft.retriever.passages import PassageStore
 from refdraft.retriever.tokenizer import Tokenizer
 
@@ -59,6 +60,8 @@ def build_index(
     with replacing(out, force=options.force) as directory:
         counts = _write_passages(directory, sources, tokenizer, options, report)
         store = PassageStore(directory, vocabulary_size=tokenizer.vocabulary_size, **counts)
+        with _bar(options, desc="suffixes", unit=" tokens", unit_scale=True, total=len(store.tokens)) as bar:
+            write_suffixes(store.tokens, store.starts, directory / SUFFIXES_FILE, bar.update)
         with _bar(options, desc="BM25", unit=" passages", total=len(store), iterable=store) as passages:
             texts = (passage.search_text for passage in passages)
             build_bm25(texts, directory / BM25_DIRECTORY, progress=options.progress)

@@ -6,10 +6,14 @@
     documents.jsonl   per document {"id", "title", "metadata"}
     passages.bin      PASSAGE records: document, place in text.bin, characters, place in tokens.bin
     tokens.bin        token ids of all passages, uint16 or uint32 by vocabulary size
+    suffixes.bin      places in tokens.bin, sorted by the tokens that stand there; uint32, or uint64 beyond 2**32 tokens
     bm25/             the arrays of bm25s
     vectors.faiss     passage vectors, unless the index was built without
 
 Numbers are little-endian. Everything but the manifest is fixed once written.
+
+suffixes.bin sorts by the SUFFIX_DEPTH tokens from a place on, then by whether the passage goes on behind them, then by
+place. A passage's end comes before every token, and nothing is read over it into the next passage.
 """
 
 import hashlib
@@ -25,7 +29,7 @@ from refdraft.errors import IndexFormatError, NotFoundError
 from refdraft.retriever.bm25 import BM25_MAPPED_FILES, BM25_READ_FILES
 
 FORMAT = "refdraft-index"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MANIFEST_FILE = "manifest.json"
 TEXT_FILE = "text.bin"
@@ -33,6 +37,7 @@ DOCUMENTS_FILE = "documents.bin"
 DOCUMENT_LINES_FILE = "documents.jsonl"
 PASSAGES_FILE = "passages.bin"
 TOKENS_FILE = "tokens.bin"
+SUFFIXES_FILE = "suffixes.bin"
 BM25_DIRECTORY = "bm25"
 VECTORS_FILE = "vectors.faiss"
 
@@ -47,11 +52,17 @@ PASSAGE = np.dtype(
         ("tokens", "<u4"),
     ]
 )
+SUFFIX_DEPTH = 16  # tokens
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
     """The smallest unsigned integer that holds every token id."""
     return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
+
+
+def suffix_dtype(tokens: int) -> np.dtype[Any]:
+    """The smallest of uint32 and uint64 that holds every place in so many tokens."""
+    return np.dtype("<u4" if tokens <= 1 << 32 else "<u8")
 
 
 def _bm25(names: Iterable[str]) -> frozenset[str]:
@@ -67,6 +78,7 @@ _FIXED_FILES = _bm25(BM25_READ_FILES + BM25_MAPPED_FILES) | {
     DOCUMENT_LINES_FILE,
     PASSAGES_FILE,
     TOKENS_FILE,
+    SUFFIXES_FILE,
 }
 
 

@@ -4,6 +4,7 @@ import json
 import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from refdraft.retriever.manifest import (
     DOCUMENTS_FILE,
     PASSAGE,
     PASSAGES_FILE,
+    SUFFIXES_FILE,
     TEXT_FILE,
     TOKENS_FILE,
+    suffix_dtype,
     token_dtype,
 )
 
@@ -39,6 +42,24 @@ class StoredPassage:
         return f"{self.title}\n{self.text}" if self.title else self.text
 
 
+@dataclass(frozen=True, slots=True)
+class TokenStore:
+    """All passages' tokens as one text, and the order of its suffixes that `manifest.py` describes.
+
+    The two large arrays are memory-mapped. Bytes altered since the index was built go unseen: what reads the arrays
+    must take any value.
+
+    Attributes:
+        tokens: uint16 or uint32 [tokens], passage after passage.
+        suffixes: uint32 or uint64 [tokens], indices of `tokens`.
+        starts: int64 [passages], the first token of each passage; checked: ascending from 0 to at most `tokens`.
+    """
+
+    tokens: NDArray[np.unsignedinteger[Any]]
+    suffixes: NDArray[np.unsignedinteger[Any]]
+    starts: NDArray[np.int64]
+
+
 class PassageStore:
     """Random access to passages by number, 0 to `len(store) - 1`, in the order they were read."""
 
@@ -52,7 +73,8 @@ class PassageStore:
         self._vocabulary_size = vocabulary_size
         self._documents = _records(directory / DOCUMENTS_FILE, DOCUMENT, documents)
         self._passages = _records(directory / PASSAGES_FILE, PASSAGE, passages)
-        self._tokens = _records(directory / TOKENS_FILE, token_dtype(vocabulary_size), tokens)
+        self.tokens: NDArray[np.unsignedinteger[Any]]  # uint16 or uint32 [tokens], of all passages
+        self.tokens = _records(directory / TOKENS_FILE, token_dtype(vocabulary_size), tokens)
         self._text = _map(directory / TEXT_FILE)
         self._lines = _map(directory / DOCUMENT_LINES_FILE)
 
@@ -88,10 +110,34 @@ class PassageStore:
             IndexFormatError: The bytes were altered since the index was built.
         """
         _, _, _, _, offset, count = self._record(number)
-        ids = self._tokens[offset : offset + count].astype(np.int32)
+        ids = self.tokens[offset : offset + count].astype(np.int32)
         if len(ids) != count or ids.max(initial=0) >= self._vocabulary_size:
             raise self._damaged(number)
         return ids
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The first token of each passage, int64 [passages], ascending; read from all records at the first use.
+
+        Raises:
+            IndexFormatError: The bytes were altered since the index was built.
+        """
+        starts = self._passages["token_offset"].astype(np.int64)
+        bounds = np.concatenate([[0], starts, [len(self.tokens)]])
+        if starts[:1].any() or (bounds[1:] < bounds[:-1]).any():
+            raise IndexFormatError(f"{self._directory / PASSAGES_FILE} is damaged: rebuild the index")
+        return starts
+
+    @cached_property
+    def token_store(self) -> TokenStore:
+        """The tokens of all passages, to be searched as one text.
+
+        Raises:
+            IndexFormatError: suffixes.bin is not there in full, or passages.bin was altered.
+        """
+        count = len(self.tokens)
+        suffixes = _records(self._directory / SUFFIXES_FILE, suffix_dtype(count), count)
+        return TokenStore(self.tokens, suffixes, self.starts)
 
     def close(self) -> None:
         """Give the text maps back; passages already read stay valid."""
@@ -116,7 +162,7 @@ class PassageStore:
 def _records(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
     if path.stat().st_size != count * dtype.itemsize:
         raise IndexFormatError(f"{path} does not hold {count} records: rebuild the index")
-    return np.memmap(path, dtype=dtype, mode="r") if count else np.empty(0, dtype)
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r")) if count else np.empty(0, dtype)
 
 
 def _map(path: Path) -> mmap.mmap:

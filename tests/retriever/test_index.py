@@ -3,13 +3,15 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from refdraft.decoder.corpus import LONGEST, Corpus
 from refdraft.errors import IndexFormatError, InvalidRequestError, NotFoundError, PreconditionError
 from refdraft.index_builder.build import BuildOptions, build_index
 from refdraft.index_builder.verify import verify_index
 from refdraft.retriever.index import Index
-from refdraft.retriever.manifest import PARSED_FILES, Manifest
+from refdraft.retriever.manifest import PARSED_FILES, PASSAGE, SUFFIX_DEPTH, Manifest
 from refdraft.retriever.tokenizer import Tokenizer
 from tests.retriever.conftest import FACTS, fail
 
@@ -92,6 +94,57 @@ def test_what_is_no_index(tmp_path: Path, copied: Path) -> None:
             Index.open(copied)
 
 
+def test_an_index_of_an_older_version_is_refused_with_the_way_out(copied: Path) -> None:
+    path = copied / "manifest.json"
+    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 1'))
+    with pytest.raises(IndexFormatError, match="index format 1, this version reads 2: rebuild it"):
+        Index.open(copied)
+
+
+def test_all_tokens_can_be_searched_as_one_text(facts: Path, tokenizer: Tokenizer) -> None:
+    said = tokenizer.encode("Somebody told me that engineers had already crossed")
+    with Index.open(facts) as index:
+        store = index.passages.token_store
+        corpus = Corpus(store.tokens, store.suffixes, store.starts)
+        position = int(corpus.find(said, 1)[0][0])
+        number, offset = corpus.passage(position)
+        assert index.passages[number].document_id == "bridge.txt"
+        copied = corpus.copy(position, 100)
+        assert tokenizer.decode(copied.tolist()) == " the river by then."
+        assert copied.tolist() == index.passages.token_ids(number)[offset:].tolist()
+
+
+def test_every_token_is_found_by_those_before_it(facts: Path) -> None:
+    assert LONGEST <= SUFFIX_DEPTH, "what is told apart must be sorted"
+    with Index.open(facts) as index:
+        store = index.passages.token_store
+        corpus = Corpus(store.tokens, store.suffixes, store.starts)
+        for number, start in enumerate(store.starts.tolist()):
+            ids = index.passages.token_ids(number)
+            for offset in range(1, len(ids)):
+                positions, lengths = corpus.find(ids[:offset], len(store.tokens))
+                assert lengths[0] == min(offset, LONGEST)
+                assert start + offset in positions[lengths == lengths[0]]
+
+
+def test_places_that_are_none_make_no_match(copied: Path, tokenizer: Tokenizer) -> None:
+    size = (copied / "suffixes.bin").stat().st_size
+    (copied / "suffixes.bin").write_bytes(b"\xff" * size)
+    with Index.open(copied) as index:
+        store = index.passages.token_store
+        corpus = Corpus(store.tokens, store.suffixes, store.starts)
+        assert len(corpus.find(tokenizer.encode("Otters hold"), 4)[0]) == 0
+
+
+def test_passages_that_do_not_follow_one_another_are_refused(copied: Path) -> None:
+    records = np.fromfile(copied / "passages.bin", dtype=PASSAGE)
+    for offsets in ([1, 2, 3, 4], [0, 9, 8, 10], [0, 1, 2, 1 << 40], [0, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]):
+        records["token_offset"] = offsets
+        records.tofile(copied / "passages.bin")
+        with Index.open(copied) as index, pytest.raises(IndexFormatError, match=r"passages\.bin is damaged: rebuild"):
+            _ = index.passages.token_store
+
+
 def files_of(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
@@ -134,6 +187,10 @@ def _use(directory: Path, *, must_refuse: bool) -> None:
         with Index.open(directory) as index:
             assert not must_refuse
             index.search("otters bridge bread", top_k=9)
+            store = index.passages.token_store
+            corpus = Corpus(store.tokens, store.suffixes, store.starts)
+            for position in corpus.find(store.tokens[:7].astype(np.int32), 9)[0].tolist():
+                corpus.copy(position, 9)
             for number in range(len(index.passages)):
                 index.passages.token_ids(number)
                 _ = index.passages[number]
