@@ -23,10 +23,8 @@ class DraftModel:
     """A draft model with room for some requests at once; used from the engine's thread, opened in any.
 
     Args:
-        model: the model, of the target's tokenizer, with at least `_CHUNK` columns of room.
+        model: the model, of the target's tokenizer.
     """
-
-    widest_pass = _CHUNK
 
     def __init__(self, model: Target) -> None:
         self.model = model

@@ -135,7 +135,7 @@ class JobBuilder:
                 copy_output="output" in drafting.sources,
                 follow_target="target" in drafting.sources,
                 ask_model="model" in drafting.sources,
-                weights=dict[str, float](drafting.weights),
+                weights={str(source): weight for source, weight in drafting.weights.items()},
             ),
             max_draft_tokens=drafting.max_draft_tokens if drafting.enabled else 0,
         )

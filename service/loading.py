@@ -78,7 +78,7 @@ def load_draft_model(config: PipelineConfig, target: Target, tokenizer: Tokenize
         config.draft_model,
         slots=target.slots,
         context_limit=target.context_limit,
-        max_width=DraftModel.widest_pass,
+        max_width=1,  # it writes nothing beyond the context
         dtype=dtype,
         device=device,
     )

@@ -71,7 +71,7 @@ class Pipeline:
         engine.calibrate()
         self._numerics = engine_config.numerics
         self._history = History(config.history_tokens, config.history_lifetime_s)
-        stores = {name: index.token_store for name, index in indexes.items()}
+        stores = {name: index.passages.token_store for name, index in indexes.items()}
         self._corpora = {name: Corpus(store.tokens, store.suffixes, store.starts) for name, store in stores.items()}
         self._engine = AsyncEngine(engine, queue_limit=config.queue_limit)
 
