@@ -25,12 +25,13 @@ bench: bench-drafts  ## every figure in README (an hour or two; a stopped run go
 	$(PYTHON) benchmarks/costs.py
 	$(PYTHON) benchmarks/real_decoding.py
 
-TRACES = rag_llma rag_mtrag grammar_jfleg
+TRACES = $(addprefix ../shared/data/traces/,rag_llma.jsonl rag_mtrag.jsonl grammar_jfleg.jsonl)
+DRAFTS = benchmarks/results/drafts
 
-bench-drafts:  ## replays of recorded generations
-	for traces in $(TRACES); do \
-	  .venv/bin/refdraft bench drafts --data ../shared/data/traces/$$traces.jsonl --budget 16 --json \
-	    > benchmarks/results/drafts_$$traces.json || exit 1; \
+bench-drafts:  ## replays of recorded generations, and pictures of them (minutes)
+	for part in all second; do \
+	  .venv/bin/refdraft bench drafts --data $(TRACES) --part $$part --budget 8,16,32,64 --json \
+	    --plot $(DRAFTS)_$$part.svg --reliability $(DRAFTS)_$${part}_reliability.svg > $(DRAFTS)_$$part.json || exit 1; \
 	done
 
 VERIFY = .venv/bin/refdraft verify --threads 1 --data ../shared/data/spec_bench/question.jsonl --json

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def require_matplotlib() -> None:
         PreconditionError: matplotlib is not installed.
     """
     try:
-        import matplotlib as matplotlib
+        import_module("matplotlib")
     except ImportError as error:
         raise PreconditionError("pictures need matplotlib: pip install 'refdraft[bench]'") from error
 

@@ -8,7 +8,7 @@ from refdraft.decoder.replay import Trace
 
 
 class AggressiveDecoding(Peer):
-    """Aggressive decoding (Sun et al. 2021, "Instantaneous Grammatical Error Correction with Shallow Aggressive ...").
+    """Aggressive decoding (Sun et al. 2021), made for grammar correction, whose output is nearly its input.
 
     The output is held to be the source, from its first token on: all that is left of it is the draft. Where the
     target departs, decoding is plain until some suffix of the output stands exactly once in the source; the draft

@@ -5,8 +5,10 @@ from functools import partial
 from itertools import chain
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from refdraft.decoder.peers.aggressive import AggressiveDecoding
 from refdraft.decoder.peers.llma import Llma
@@ -237,6 +239,14 @@ def test_prompt_lookup_drafts_what_a_search_by_eye_finds(trace: Trace, budget: i
     found = lookup([*chain(*trace.references), *trace.prompt, *trace.output], min(10, budget))
     draft = drafted(PromptLookup, trace.output, prompt=trace.prompt, references=trace.references, budget=budget)
     assert draft == prefixes(found)
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30))
+def test_transformers_rule_is_what_transformers_does(context: list[int]) -> None:
+    candidates, _ = PromptLookupCandidateGenerator(max_length=1000).get_candidates(torch.LongTensor([context]))
+    draft = drafted(PEERS["transformers"], context[-1:], prompt=context[:-1])
+    assert draft == prefixes(candidates[0, len(context) :].tolist())
 
 
 # The parts they share

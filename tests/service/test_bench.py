@@ -141,6 +141,9 @@ def test_a_picture_that_cannot_be_drawn_is_one_line(
     code, _, err = bench(capsys, *options, "--methods", "rest", "--reliability", tmp_path / "r.svg")
     assert (code, len(err.splitlines())) == (1, 1)
     assert "--reliability: needs one of refdraft" in err
+    code, _, err = bench(capsys, *options, "--methods", "rest", "--plot", tmp_path / "none" / "p.svg")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "cannot write" in err
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, out, err = bench(capsys, *options, "--plot", tmp_path / "p.svg")
     assert (code, out, len(err.splitlines())) == (1, "", 1)
