@@ -1,7 +1,9 @@
-"""The parts of benchmarks/real_decoding.py that a long run cannot afford to get wrong."""
+"""The parts of benchmarks/decoding that a long run cannot afford to get wrong."""
 
-import importlib.util
+import importlib
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,28 +11,35 @@ import pytest
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "real_decoding.py"
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+DATA = Path(__file__).parent.parent.parent / "shared" / "data"
+
+Module = Callable[[str], ModuleType]
 
 
-@pytest.fixture(scope="module")
-def bench() -> Any:
-    spec = importlib.util.spec_from_file_location("real_decoding", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Module:
+    """Imports one of the modules that the scripts are made of."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module
 
 
 def run(ids: list[int], seconds: float) -> dict[str, Any]:
-    return {"ids": ids, "seconds": seconds, "prefill_seconds": 1.0, "steps": len(ids) - 1}
+    return {"ids": ids, "seconds": seconds, "build_seconds": 0.0, "steps": len(ids) - 1, "drafted": 4, "accepted": 1}
 
 
-def test_a_long_prompt_is_cut_at_the_start_of_its_text(bench: Any, tiny_tokenizer: "PreTrainedTokenizerFast") -> None:
-    prompt = bench.Prompt("1", "rag", "Summarize: ", " ".join(str(n) for n in range(200)))
-    whole, cut = bench.encode(tiny_tokenizer, prompt, 10_000)
+def record(id: str, **runs: dict[str, Any]) -> dict[str, Any]:
+    return {"id": id, "set": "rag", "prompt_tokens": 9, "cut": False, "prefill_seconds": 1.0, "runs": runs}
+
+
+def test_a_long_prompt_is_cut_at_the_start_of_its_text(
+    module: Module, tiny_tokenizer: "PreTrainedTokenizerFast"
+) -> None:
+    prompts = module("decoding.prompts")
+    prompt = prompts.Prompt("1", "rag", "Summarize: ", " ".join(str(n) for n in range(200)))
+    whole, cut = prompts.encode(tiny_tokenizer, prompt, 10_000)
     assert not cut
-    ids, cut = bench.encode(tiny_tokenizer, prompt, 200)
+    ids, cut = prompts.encode(tiny_tokenizer, prompt, 200)
     assert cut
     assert 190 <= len(ids) <= 200
     text = str(tiny_tokenizer.decode(ids))
@@ -38,21 +47,95 @@ def test_a_long_prompt_is_cut_at_the_start_of_its_text(bench: Any, tiny_tokenize
     assert text[-60:] == tiny_tokenizer.decode(whole)[-60:]
 
 
-def test_a_half_written_record_is_dropped(bench: Any, tmp_path: Path) -> None:
-    records = tmp_path / "records.jsonl"
-    assert bench.read_records(records) == []
-    records.write_text('{"id": "1"}\n{"id": "2"')
-    assert bench.read_records(records) == [{"id": "1"}]
-    assert records.read_text() == '{"id": "1"}\n'
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no data at {DATA}")
+def test_every_set_has_its_prompts_and_each_a_name_of_its_own(module: Module) -> None:
+    prompts = module("decoding.prompts")
+    sets = {name: list(prompts.read_prompts(DATA, name)) for name in prompts.SETS}
+    sizes = {name: len(found) for name, found in sets.items()}
+    assert sizes == {
+        "rag": 25, "summarization": 25, "jfleg": 40, "edits": 20, "copying": 10, "translation": 10, "math_reasoning": 10
+    }  # fmt: skip
+    every = [prompt for found in sets.values() for prompt in found]
+    assert len({prompt.id for prompt in every}) == len(every)
+    assert all(prompt.set == name for name, found in sets.items() for prompt in found)
+    assert {prompt.set for prompt in every if prompt.predicted} == {"edits"}
+    texts = [prompt.text for name in ("edits", "copying") for prompt in sets[name]]
+    assert len(set(texts)) == 30
+    assert all(100 <= len(text.split()) <= 200 for text in texts)
 
 
-def test_a_ratio_above_one_says_that_the_method_is_faster(bench: Any) -> None:
-    runs = [
-        {"plain": run([1, 2, 3], 5.0), "drafted": run([1, 2, 3], 3.0)},
-        {"plain": run([1, 2, 3], 3.0), "drafted": run([1, 2, 4], 2.0)},
-        {"plain": run([1], 1.0), "drafted": run([1], 1.0)},  # ended at once: nothing to compare in time
+def test_prompt_lookup_copies_behind_the_first_match_of_the_last_two_tokens(module: Module) -> None:
+    lookup = module("decoding.drafters").LookupDrafter
+    # 7 8 stands twice before: what follows the first is taken, up to the end of the sequence.
+    drafter = lookup([1, 7, 8, 3, 4, 7, 8, 5, 7], frozenset())
+    drafter.observe([8])
+    assert drafter.propose(64).tokens == (3, 4, 7, 8, 5, 7, 8)
+    assert drafter.propose(2).tokens == (3, 4)
+    # Two tokens stand nowhere else, the last one does; and a draft never holds the token that ends the output.
+    drafter = lookup([8, 3, 2, 4, 9], frozenset([2]))
+    drafter.observe([8])
+    assert drafter.propose(64).tokens == (3,)
+
+
+def test_prompt_lookup_drafts_ten_tokens_at_most(module: Module) -> None:
+    drafter = module("decoding.drafters").LookupDrafter([1, *range(50, 90), 1], frozenset())
+    assert drafter.propose(64).tokens == tuple(range(50, 60))
+
+
+def test_suffix_decoding_drafts_no_more_than_it_has_matched(module: Module) -> None:
+    pytest.importorskip("arctic_inference")
+    drafters = module("decoding.drafters")
+    cache = drafters.SuffixDrafter.new_cache()
+    drafter = drafters.SuffixDrafter(cache, [1, 2, 3, 4, 5, 6, 7, 8, 9])
+    drafter.observe([2, 3])
+    draft = drafter.propose(64)
+    assert draft.tokens == (4, 5)
+    assert draft.survivals == (1.0, 1.0)
+
+
+def test_suffix_decoding_draws_on_former_answers(module: Module) -> None:
+    pytest.importorskip("arctic_inference")
+    drafters = module("decoding.drafters")
+    cache = drafters.SuffixDrafter.new_cache()
+    drafters.SuffixDrafter(cache, [1, 2]).observe([11, 12, 13, 14])
+    drafter = drafters.SuffixDrafter(cache, [3, 4])
+    assert drafter.propose(64).tokens == ()
+    drafter.observe([11, 12])
+    assert drafter.propose(64).tokens == (13, 14)
+
+
+def test_a_half_written_record_is_dropped(module: Module, tmp_path: Path) -> None:
+    path = tmp_path / "build" / "records.jsonl"
+    records = module("decoding.records").Records(path)
+    records.add(record("1", plain=run([1], 1.0)))
+    path.write_text(path.read_text() + '{"id": "2"')
+    records = module("decoding.records").Records(path)
+    assert records.has("1", ["plain"])
+    assert not records.has("2", ["plain"])
+    records.add(record("3", plain=run([1], 1.0)))
+    assert [found["id"] for found in module("decoding.records").Records(path).of("rag")] == ["1", "3"]
+
+
+def test_a_prompt_that_lacks_a_method_is_run_again_by_all(module: Module, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    records = module("decoding.records").Records(path)
+    records.add(record("1", plain=run([1], 1.0)))
+    assert not records.has("1", ["plain", "refdraft"])
+    records.add(record("1", plain=run([1], 2.0), refdraft=run([1], 1.0)))
+    (found,) = module("decoding.records").Records(path).of("rag")
+    assert found["runs"]["plain"]["seconds"] == 2.0
+
+
+def test_a_ratio_above_one_says_that_the_method_is_faster(module: Module) -> None:
+    pairs = [
+        record("1", plain=run([1, 2, 3], 4.0), refdraft=run([1, 2, 3], 2.0)),
+        record("2", plain=run([1, 2, 3], 2.0), refdraft=run([1, 2, 4], 2.5)),
+        record("3", plain=run([1], 1.0), refdraft=run([1], 9.0)),  # ended at once: nothing to compare in time
+        record("4", plain=run([1, 2], 1.0)),
     ]
-    figures = bench.compare([{"runs": pair} for pair in runs], "plain", "drafted")
-    assert figures["identical"] == 2
-    assert figures["speed"] == {"median": 1.583, "total": 1.6}
-    assert figures["speed_without_prefill"] == {"median": 2.0, "total": 2.0}
+    figures = module("decoding.records").summarise(pairs, [("refdraft", "plain"), ("prompt_lookup", "plain")])
+    assert figures["pairs"] == {
+        "refdraft / plain": {"prompts": 3, "identical": 2, "median": 1.4, "total": 1.333, "worst": 0.8}
+    }
+    assert figures["methods"]["refdraft"]["tokens_per_step"] == 1.0
+    assert figures["methods"]["refdraft"]["acceptance"] == 0.25
