@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refdraft.decoder.candidates import new_candidates
+from refdraft.decoder.corpus import Corpus
+from refdraft.decoder.corpus_source import CorpusSource
 from refdraft.decoder.draft import EMPTY, Draft, Origin
 from refdraft.decoder.growth import MOST_NODES, follow, grow, new_growth
 from refdraft.decoder.odds import SurvivalOdds
@@ -51,6 +53,7 @@ class Drafter:
         options: what else is drafted from.
         branching: whether drafts may branch; else they are chains.
         guesser: a draft model's view of the context.
+        corpus: a large text whose passages are let in where they go on as the context does.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Drafter:
         options: DrafterOptions = DrafterOptions(),
         branching: bool = True,
         guesser: "Guesser | None" = None,
+        corpus: Corpus | None = None,
     ) -> None:
         texts = [(SOURCES.index(name), ids) for name, documents_ in documents.items() for ids in documents_]
         self._pool = fill_pool(
@@ -77,6 +81,7 @@ class Drafter:
         biases = [math.log(options.weights.get(name, 1.0)) for name in SOURCES]
         self._found, self._growth = new_candidates(np.array(biases)), new_growth()
         self._weights, self._guesser = odds.weights, guesser
+        self._corpus = CorpusSource(corpus, prompt) if corpus else None
         self._branching, self._follow_target = branching, options.follow_target
         self._origins = _Origins(self._pool.documents)
 
@@ -109,11 +114,22 @@ class Drafter:
         else:
             ids, looks = read_runners(logits)
         follow(self._pool, self._found, self._growth, self._weights, np.array(tokens, np.int32), ids, looks)
+        for passage, offset, excerpt in self._corpus.observe(tokens) if self._corpus else ():
+            self.add_document("corpus", excerpt, passage, offset)
 
-    def add_document(self, source: str, tokens: Sequence[int], number: int) -> bool:
-        """Draft from one more document from now on, called `number` by origins; False where no room is left for it."""
+    def add_document(
+        self, source: str, tokens: Sequence[int] | NDArray[np.int32], number: int, offset: int = 0
+    ) -> bool:
+        """Draft from one more document, or a part of it, from now on; False where no room is left for it.
+
+        Args:
+            source: its source.
+            tokens: token ids.
+            number: what origins call the document.
+            offset: of the first token within the document.
+        """
         self._found.size[:] = 0  # what was found before may be incomplete now
-        return add_document(self._pool, SOURCES.index(source), np.array(tokens, np.int32), number)
+        return add_document(self._pool, SOURCES.index(source), np.asarray(tokens, np.int32), number, offset)
 
 
 def compile_drafter() -> None:

@@ -54,8 +54,8 @@ class Pool(NamedTuple):
         older: int32 [3, capacity], the next position of each of a position's three chains; 0 ends a chain.
         heads: int32 [3, 2**k], the first position of each chain of the first part, best document first.
         late_heads: int32 [3, 2**k], the same of everything linked later, latest first.
-        documents: int32 [documents, 5], source, rank within it, first position, tokens copied so far, and the number
-            that origins call it by.
+        documents: int32 [documents, 5], source, rank within it, position of its first token, tokens copied so far, and
+            the number that origins call it by.
         classes: int32 [vocabulary], tokens that may stand for one another, as "The" for " the".
         runner_keys: int64 [RUNNER_ROWS], the context that each row of runners-up belongs to.
         cursors: int64 [4, 3], places being copied from, latest first: position to copy next, tokens committed since
@@ -236,8 +236,11 @@ def match_length(pool: Pool, position: int) -> int:
 
 
 @compiled
-def add_document(pool: Pool, source: int, ids: Int, number: int) -> bool:
-    """Add a document that may be copied from now on, called `number` by origins; False where no room is left for it."""
+def add_document(pool: Pool, source: int, ids: Int, number: int, offset: int) -> bool:
+    """Add a part of a document that may be copied from now on; False where no room is left for it.
+
+    Origins call the document `number` and count from `offset` tokens before the part.
+    """
     state = pool.state
     row, start = state[DOCUMENTS], state[LATE_END] + 1
     end = start + len(ids)
@@ -249,7 +252,7 @@ def add_document(pool: Pool, source: int, ids: Int, number: int) -> bool:
         pool.tokens[start + index] = ids[index] if known else BORDER
     pool.tokens[end] = BORDER
     pool.owner[start - 1 : end + 1] = row
-    pool.documents[row, SOURCE], pool.documents[row, START] = source, start
+    pool.documents[row, SOURCE], pool.documents[row, START] = source, start - offset
     pool.documents[row, RANK], pool.documents[row, NUMBER] = _LATE_RANK, number
     state[DOCUMENTS], state[LATE_END] = row + 1, end
     link_late(pool, start, end)

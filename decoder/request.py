@@ -43,7 +43,7 @@ class DecodeRequest:
     top_logprobs: int | None = None
     documents: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     corpus: Corpus | None = None
-    drafting: DrafterOptions = DrafterOptions()
+    drafting: DrafterOptions = field(default_factory=DrafterOptions)
     max_draft_tokens: int = 32
 
 
