@@ -25,7 +25,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
 
 
 def run(ids: list[int], seconds: float) -> dict[str, Any]:
-    return {"ids": ids, "seconds": seconds, "build_seconds": 0.0, "steps": len(ids) - 1, "drafted": 4, "accepted": 1}
+    times = {"seconds": seconds, "build_seconds": 0.0, "cpu_seconds": 2 * seconds}
+    return {"ids": ids, "steps": len(ids) - 1, "drafted": 4, "accepted": 1} | times
 
 
 def record(id: str, **runs: dict[str, Any]) -> dict[str, Any]:
@@ -134,8 +135,7 @@ def test_a_ratio_above_one_says_that_the_method_is_faster(module: Module) -> Non
         record("4", plain=run([1, 2], 1.0)),
     ]
     figures = module("decoding.records").summarise(pairs, [("refdraft", "plain"), ("prompt_lookup", "plain")])
-    assert figures["pairs"] == {
-        "refdraft / plain": {"prompts": 3, "identical": 2, "median": 1.4, "total": 1.333, "worst": 0.8}
-    }
+    speed = {"median": 1.4, "total": 1.333, "worst": 0.8}
+    assert figures["pairs"] == {"refdraft / plain": {"prompts": 3, "identical": 2, "speed": speed, "cpu_speed": speed}}
     assert figures["methods"]["refdraft"]["tokens_per_step"] == 1.0
     assert figures["methods"]["refdraft"]["acceptance"] == 0.25

@@ -25,12 +25,21 @@ class Generate:
 
         Prompt lookup may commit more than one token in that pass, which counts in its favour.
         """
-        passes: list[float] = []
-        hook = self._model.register_forward_hook(lambda *_: passes.append(time.perf_counter()))
+        passes: list[tuple[float, float]] = []
+        hook = self._model.register_forward_hook(lambda *_: passes.append((time.perf_counter(), time.process_time())))
         inputs = torch.tensor([prompt])
         output = self._model.generate(
             inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=new_tokens, do_sample=False, **options
         )
-        seconds = time.perf_counter() - passes[0]
+        end, cpu_end = time.perf_counter(), time.process_time()
         hook.remove()
-        return Run(output[0, len(prompt) :].tolist(), seconds, 0.0, len(passes) - 1, 0, 0)
+        start, cpu_start = passes[0]
+        return Run(
+            ids=output[0, len(prompt) :].tolist(),
+            seconds=end - start,
+            build_seconds=0.0,
+            cpu_seconds=cpu_end - cpu_start,
+            steps=len(passes) - 1,
+            drafted=0,
+            accepted=0,
+        )

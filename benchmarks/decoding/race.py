@@ -41,13 +41,14 @@ class _Clock:
     """Listens to one method's commits."""
 
     build_seconds: float
-    times: list[float] = field(default_factory=list)
+    build_cpu_seconds: float
+    times: list[tuple[float, float]] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
 
     def listen(self, commit: Commit | Exception) -> None:
         if isinstance(commit, Exception):
             raise commit
-        self.times.append(time.perf_counter())
+        self.times.append(_now())
         self.commits.append(commit)
 
     @property
@@ -63,10 +64,12 @@ class _Clock:
         statistics = self.commits[-1].statistics
         if statistics is None or statistics.drafter_faults:
             raise RuntimeError("a drafter failed: see the log")
+        (start, cpu_start), (end, cpu_end) = self.times[0], self.times[-1]
         return Run(
             ids=[token for commit in self.commits for token in commit.tokens],
-            seconds=self.build_seconds + self.times[-1] - self.times[0],
+            seconds=self.build_seconds + end - start,
             build_seconds=self.build_seconds,
+            cpu_seconds=self.build_cpu_seconds + cpu_end - cpu_start,
             steps=statistics.steps,
             drafted=sum(statistics.drafted.values()),
             accepted=sum(statistics.accepted.values()),
@@ -102,15 +105,21 @@ class Course:
         first = turn % len(entries)
         order = [*islice(entries.items(), first, None), *islice(entries.items(), first)]
         for name, entry in order:
-            start = time.perf_counter()
+            start, cpu_start = _now()
             drafter = cast("Drafter | None", entry.build(entry.request))
-            clocks[name] = _Clock(time.perf_counter() - start)
+            end, cpu_end = _now()
+            clocks[name] = _Clock(end - start, cpu_end - cpu_start)
             slots.append(self.engine.prepare(entry.request, drafter, clocks[name].listen))
-        start = time.perf_counter()
+        start, _ = _now()
         self.engine.submit(*slots)
         for name, entry in order:
             self.engine.cost = self._measured if entry.planned else self._free
             while not clocks[name].ended:
                 self.engine.step()
-        prefill_seconds = next(iter(clocks.values())).times[0] - start
+        prefill_seconds = next(iter(clocks.values())).times[0][0] - start
         return prefill_seconds, {name: clock.run() for name, clock in clocks.items()}
+
+
+def _now() -> tuple[float, float]:
+    """Wall clock and CPU time, in seconds."""
+    return time.perf_counter(), time.process_time()
