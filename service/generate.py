@@ -89,8 +89,8 @@ def _check_usage(args: argparse.Namespace) -> None:
         args.usage_error("argument --prompt: is empty")
     if args.regex == "":
         args.usage_error("argument --regex: is empty")
-    if args.index is None and (args.top_k is not None or args.mode or args.passages):
-        args.usage_error("--top-k, --mode and --passages are about retrieval: add --index")
+    if args.index is None and (args.top_k is not None or args.mode or args.passages or args.corpus):
+        args.usage_error("--top-k, --mode, --passages and --corpus are about an index: add --index")
     if hasattr(args, "sampling_logprobs") and not args.json:
         args.usage_error("--logprobs are printed with the tokens: add --json")
 
@@ -190,7 +190,11 @@ def _request(args: argparse.Namespace) -> GenerateRequest:
         retrieval=retrieval,
         sampling=sampling_options.sampling(args),
         structure=sampling_options.structure(args, _read),
-        drafting=Drafting(enabled=not args.no_draft, max_draft_tokens=args.max_draft_tokens),
+        drafting=Drafting(
+            enabled=not args.no_draft,
+            max_draft_tokens=args.max_draft_tokens,
+            corpus=args.index if args.corpus else "",
+        ),
     )
 
 
@@ -219,6 +223,11 @@ def _add_source_options(parser: argparse.ArgumentParser) -> None:
         "--passages",
         choices=tuple(_PLACEMENTS),
         help="put passages into the prompt, or draft from them only; default: prompt",
+    )
+    parser.add_argument(
+        "--corpus",
+        action="store_true",
+        help="draft from all passages of the index, not only from those that were found",
     )
 
 
