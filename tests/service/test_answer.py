@@ -13,6 +13,7 @@ from refdraft.decoder.request import Commit, DecodeRequest, DecodeStatistics, Fi
 from refdraft.decoder.sampling import SamplingOptions
 from refdraft.retriever.tokenizer import Tokenizer
 from refdraft.service.answer import Answer
+from refdraft.service.attribution import Documents
 from refdraft.service.job import Job, Sample
 from refdraft.service.text import StopStrings
 from refdraft.service.types import Completion, Delta
@@ -46,7 +47,7 @@ def read(
     """Deal tokens out to commits, one for each stretch between `cuts`, and read them."""
     decode = DecodeRequest(prompt=[1, 2, 3], max_tokens=99, sampling=SamplingOptions(seed=5), stop=stops)
     sample = Sample(2, decode, stops)
-    answer = Answer(Job([sample], [], ()), sample, tokenizer, 1)
+    answer = Answer(Job([sample], Documents([]), ()), sample, tokenizer, 1)
     deltas = []
     places = sorted({0, len(token_ids), *(cut for cut in cuts if cut < len(token_ids))})
     for start, end in pairwise(places):

@@ -32,6 +32,15 @@ def report(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
+def without_drafts(found: dict[str, Any]) -> dict[str, Any]:
+    """A report but for what was drafted, which depends on what the odds have learned."""
+    runs = {
+        name: {key: value for key, value in run.items() if key not in ("steps", "drafted", "accepted")}
+        for name, run in found["runs"].items()
+    }
+    return found | {"runs": runs}
+
+
 @pytest.mark.parametrize("numerics", ["fast", "strict"])
 @pytest.mark.parametrize("temperature", ["0", "0.9"])
 def test_lossless_decoding_passes(
@@ -122,7 +131,7 @@ def test_a_stopped_run_goes_on(
     whole, lines = report(capsys), records.read_text().splitlines(keepends=True)
     records.write_text("".join(lines[:12]))
     assert verify("--numerics", "strict", "--records", str(records), "--json") == 0
-    assert report(capsys) == whole
+    assert without_drafts(report(capsys)) == without_drafts(whole)
     assert sorted(records.read_text().splitlines(keepends=True)) == sorted(lines)
 
     def step(self: Any) -> None:
