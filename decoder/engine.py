@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from refdraft.decoder.batch import Batch, Row
 from refdraft.decoder.bits import check_bits
 from refdraft.decoder.constraint import permitted
+from refdraft.decoder.cost import PassCost, measure_passes, measure_strict_pass
 from refdraft.decoder.draft import EMPTY, Draft, Origin
+from refdraft.decoder.draft_model import DraftModel, Guesser
 from refdraft.decoder.drafter import Drafter
-from refdraft.decoder.odds import AcceptanceRates
-from refdraft.decoder.planner import PassCost, plan_width
+from refdraft.decoder.odds import SurvivalOdds
+from refdraft.decoder.planner import Plan, plan_pass
 from refdraft.decoder.request import Commit, DecodeRequest, DecodeStatistics, FinishReason, TokenLogprob
 from refdraft.decoder.sampler import Sampler
 from refdraft.decoder.slot import Family, Listener, Slot
@@ -28,9 +30,6 @@ from refdraft.decoder.verify import verify
 from refdraft.errors import InvalidRequestError
 
 log = logging.getLogger(__name__)
-
-_CALIBRATION_WIDTHS = (1, 2, 4, 8, 16, 32, 65)
-_CALIBRATION_LENGTH = 256  # cells in the cache while a pass is timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +62,29 @@ class Engine:
     Args:
         target: the model; the engine owns its KV cache.
         config: how passes are shaped.
+        classes: int32 [vocabulary], which tokens may stand for one another where a span begins; see `Drafter`.
+        draft_model: a small model that is asked too what may come next.
 
     Raises:
         ValueError: the target's cache leaves no room for the widest pass.
     """
 
-    def __init__(self, target: Target, config: EngineConfig = EngineConfig()) -> None:
+    def __init__(
+        self,
+        target: Target,
+        config: EngineConfig = EngineConfig(),
+        *,
+        classes: NDArray[np.int32] | None = None,
+        draft_model: DraftModel | None = None,
+    ) -> None:
         if target.max_width < config.widest_pass:
             raise ValueError(f"the target must leave room for passes of {config.widest_pass} columns")
         self.target, self.config = target, config
         self.cost = PassCost()
-        self.rates = AcceptanceRates()
+        self.odds = SurvivalOdds()
+        self._draft_model = draft_model
+        every = np.arange(1, target.vocabulary_size + 1, dtype=np.int32)  # no token stands for another
+        self._classes = every if classes is None else classes[: target.vocabulary_size]
         self.waiting: deque[Slot] = deque()
         self._slots: list[Slot | None] = [None] * target.slots
 
@@ -90,14 +101,22 @@ class Engine:
             return Drafter(
                 request.prompt,
                 request.documents,
-                copy_prompt=request.copy_prompt,
-                copy_output=request.copy_output,
-                vocabulary_size=self.target.vocabulary_size,
-                rates=self.rates,
+                output_room=min(request.max_tokens, self.target.context_limit - len(request.prompt)),
+                classes=self._classes,
+                odds=self.odds,
+                options=request.drafting,
+                branching=self.config.numerics == "fast",
+                guesser=self._open_guesser(request),
+                corpus=request.corpus,
             )
         except Exception:
             log.exception("building a drafter failed; the request is decoded plainly")
             return None
+
+    def _open_guesser(self, request: DecodeRequest) -> Guesser | None:
+        if self._draft_model is None or not request.drafting.ask_model:
+            return None
+        return self._draft_model.open(request.prompt)
 
     def check(self, request: DecodeRequest) -> None:
         """Refuse what can never be decoded. Safe in any thread.
@@ -148,28 +167,18 @@ class Engine:
                 sample.listener(error)
             slot.listener(error)
 
-    def calibrate(self, *, repeats: int = 3) -> None:
-        """Measure what a pass costs by its width, with one row.
-
-        A strict engine's passes all cost the same; that they keep their promise is checked instead.
+    def calibrate(self) -> None:
+        """Measure what passes cost, if anything may be drafted, and check that strict numerics keeps its promise.
 
         Raises:
             PreconditionError: strict numerics does not hold with this target on this machine.
         """
+        widest = self.config.max_draft_tokens + 1
         if self.config.numerics == "strict":
-            check_bits(self.target, self.config.max_draft_tokens + 1)
-            return
-        seconds: dict[int, float] = {}
-        for width in (w for w in _CALIBRATION_WIDTHS if w <= self.config.max_draft_tokens + 1):
-            length = min(_CALIBRATION_LENGTH, self.target.context_limit - 1)
-            batch = self._batch(0, [Row(length, 0)], width, length + width)
-            times = []
-            for _ in range(repeats):
-                start = time.perf_counter()
-                self.target.run(batch).cpu()
-                times.append(time.perf_counter() - start)
-            seconds[width] = min(times)
-        self.cost = PassCost(seconds)
+            check_bits(self.target, widest)
+            self.cost = measure_strict_pass(self.target, widest)
+        elif widest > 1:
+            self.cost = measure_passes(self.target, widest)
 
     def _drop_cancelled(self) -> None:
         heirs = (slot.family.next() if slot.cancelled else slot for slot in self.waiting)
@@ -238,14 +247,17 @@ class Engine:
             return
         strict = self.config.numerics == "strict"
         first, last = (0, len(self._slots) - 1) if strict else (min(active), max(active))
-        drafts = self._draft(active, last - first + 1)
+        drafts, plan = self._draft(active, last - first + 1)
         rows = [self._row(index, drafts.get(index, EMPTY)) for index in range(first, last + 1)]
-        width = self.config.max_draft_tokens + 1 if strict else 1 + max(map(len, drafts.values()))
-        cells = self.target.cells if strict else max(row.length for row in rows) + width
-        logits = self.target.run(self._batch(first, rows, width, cells)).cpu().numpy()
-        for index, slot in active.items():
+        cells = self.target.cells if strict else max(row.length for row in rows) + plan.width
+        start = time.perf_counter()
+        logits = self.target.run(self._batch(first, rows, plan.width, cells)).cpu().numpy()
+        self.cost.observe(len(rows), plan.width, cells, time.perf_counter() - start)
+        for (index, slot), price in zip(active.items(), plan.prices, strict=True):
+            generated = slot.generated
             slot.statistics.steps += 1
             self._commit(index, slot, drafts[index], logits[index - first])
+            slot.stake.settle(slot.generated - generated - 1, price)
 
     def _row(self, index: int, draft: Draft) -> Row:
         slot = self._slots[index]
@@ -254,15 +266,21 @@ class Engine:
     def _batch(self, first: int, rows: Sequence[Row], width: int, cells: int) -> Batch:
         return Batch.decode(first, rows, width=width, cells=cells, last_position=self.target.context_limit - 1)
 
-    def _draft(self, active: dict[int, Slot], rows: int) -> dict[int, Draft]:
-        """A draft for every active slot, of the length that the planner finds worth a pass of `rows` rows."""
+    def _draft(self, active: dict[int, Slot], rows: int) -> tuple[dict[int, Draft], Plan]:
+        """A draft for every active slot, and the shape of a pass of `rows` rows that the planner finds best."""
+        start = time.perf_counter()
         proposals = {index: self._propose(slot) for index, slot in active.items()}
-        width = plan_width([draft.survivals for draft in proposals.values()], self.cost, rows=rows)
-        return {index: draft.head(width) for index, draft in proposals.items()}
+        drafting_s = time.perf_counter() - start
+        widest = self.config.max_draft_tokens + 1
+        widths = np.arange(widest if self.config.numerics == "strict" else 1, widest + 1)
+        seconds = self.cost(rows, widths, max(slot.cached for slot in active.values()) + widths)
+        survivals = [draft.survivals for draft in proposals.values()]
+        plan = plan_pass(survivals, widths, seconds, drafting_s=drafting_s)
+        return {index: draft.head(plan.width - 1) for index, draft in proposals.items()}, plan
 
     def _propose(self, slot: Slot) -> Draft:
         limit = min(self.config.max_draft_tokens, slot.draft_room(self.target.context_limit))
-        if slot.drafter is None or limit <= 0:
+        if slot.drafter is None or limit <= 0 or slot.stake.resting:
             return EMPTY
         try:
             return self._restrict(slot.drafter.propose(limit).head(limit), slot)
@@ -316,7 +334,7 @@ class Engine:
             ending = error
         self._count(slot.statistics, draft, path)
         if ending is None:
-            self._advance(index, slot, tokens, path)
+            self._advance(index, slot, tokens, path, logits)
         self._tell(slot, tokens, logprobs, [draft.origins[node] for node in path], ending)
         if ending is not None:
             self._release(index, slot)
@@ -339,14 +357,16 @@ class Engine:
         if isinstance(ending, Exception):
             slot.listener(ending)
 
-    def _advance(self, index: int, slot: Slot, tokens: Sequence[int], path: Sequence[int]) -> None:
+    def _advance(
+        self, index: int, slot: Slot, tokens: Sequence[int], path: Sequence[int], logits: NDArray[np.float32]
+    ) -> None:
         if slot.token is not None:
             self.target.keep(index, slot.cached, [node + 1 for node in path])
             slot.cached += 1 + len(path)
         slot.token = tokens[-1]
         if slot.drafter:
             try:
-                slot.drafter.observe(tokens)
+                slot.drafter.observe(tokens, logits[[0, *(node + 1 for node in path)]])
             except Exception:
                 self._disable_drafter(slot)
 

@@ -1,49 +1,64 @@
-"""How much to draft: the width of a pass that promises the most committed tokens a second."""
+"""How much to draft: the width of a pass that promises its rows the most tokens a second.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+All rows of a pass have one width, so a draft makes the pass slower for all of them, and rows that need less are padded.
+Of all widths the one is taken that raises the rows' tokens a second most in the geometric mean (proportional fairness,
+Kelly 1997): with one row that is tokens a second; with several, none is slowed down much for another's sake, as the sum
+would allow. Plain decoding is among the widths, and so are those wider than any draft, since a wider pass may be the
+cheaper one.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MARGIN = 0.03  # of speed, which a pass that costs more than plain decoding's must promise: less may be noise
+_LONGEST_DELAY = 0.5  # passes; when proposing seems to take longer the machine was at something else
 
 
-@dataclass(frozen=True, slots=True)
-class PassCost:
-    """Cost of one pass by the number of tokens it runs (rows x width), linear between measured points.
+class Plan(NamedTuple):
+    """The shape of a pass.
 
-    An empty table means that width is free: then everything that is proposed is drafted.
+    Attributes:
+        width: columns: a row's newest token and up to width - 1 drafted ones.
+        prices: for each row what its draft costs all rows, in passes of plain decoding; it is worth it if as many
+            draft tokens are accepted.
     """
 
-    seconds: Mapping[int, float] = field(default_factory=dict)
-
-    def __call__(self, tokens: int) -> float:
-        """Expected cost of a pass over `tokens` tokens, in the unit of the table."""
-        if not self.seconds:
-            return 1.0
-        points = sorted(self.seconds)
-        above = next((p for p in points if p >= tokens), None)
-        if above is None:
-            return self.seconds[points[-1]] * tokens / points[-1]
-        below = max((p for p in points if p <= tokens), default=above)
-        if above == below:
-            return self.seconds[above]
-        share = (tokens - below) / (above - below)
-        return self.seconds[below] + share * (self.seconds[above] - self.seconds[below])
+    width: int
+    prices: tuple[float, ...]
 
 
-def plan_width(survivals: Sequence[Sequence[float]], cost: PassCost, *, rows: int) -> int:
-    """The number of draft tokens a row that maximises expected committed tokens per second.
+def plan_pass(
+    survivals: Sequence[Sequence[float]],
+    widths: NDArray[np.int64],
+    seconds: NDArray[np.float64],
+    *,
+    drafting_s: float = 0.0,
+) -> Plan:
+    """Choose the width of a pass.
 
     Args:
         survivals: for each decoding row, the chance of each proposed token to be accepted.
-        cost: cost of a pass by tokens.
-        rows: rows of the pass, those that only run along included.
-
-    Returns:
-        Draft tokens a row; rows that have fewer are padded. 0 is plain decoding.
+        widths: int64 [n], the columns that the pass may have, ascending; the first is plain decoding's.
+        seconds: float64 [n], what the pass costs with each.
+        drafting_s: seconds that the proposals took. They are spent, so they count in the prices alone.
     """
-    gain = float(len(survivals))
-    best, best_rate = 0, gain / cost(rows)
-    for width in range(1, max(map(len, survivals), default=0) + 1):
-        gain += sum(row[width - 1] for row in survivals if len(row) >= width)
-        rate = gain / cost(rows * (width + 1))
-        if rate > best_rate:
-            best, best_rate = width, rate
-    return best
+    if not any(survivals):
+        return Plan(int(widths[0]), (0.0,) * len(survivals))
+    rows, slower = len(survivals), seconds / seconds[0]
+    wishes = np.log1p([_expected(chances, widths) for chances in survivals])  # [rows, n]
+    gain = wishes.sum(0) - rows * np.log(slower)
+    best = int(np.argmax(gain - rows * _MARGIN * (slower > 1.0)))
+    shares = wishes[:, best] / max(float(wishes[:, best].sum()), 1e-9)
+    proposed = np.array([bool(chances) for chances in survivals])
+    delay = min(drafting_s / seconds[0], _LONGEST_DELAY)
+    prices = rows * ((slower[best] - 1.0) * shares + delay * proposed / proposed.sum())
+    return Plan(int(widths[best]), tuple(prices.tolist()))
+
+
+def _expected(chances: Sequence[float], widths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Draft tokens expected to be accepted in passes of so many columns."""
+    totals = np.cumsum([0.0, *chances])
+    return totals[np.minimum(widths - 1, len(chances))]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from refdraft.decoder.drafter import Drafter
 from refdraft.decoder.request import Commit, DecodeRequest, DecodeStatistics, FinishReason
 from refdraft.decoder.sampler import Sampler
+from refdraft.decoder.stake import Stake
 
 Listener = Callable[[Commit | Exception], None]
 
@@ -48,6 +49,7 @@ class Slot:
     generated: int = 0
     cancelled: bool = False
     statistics: DecodeStatistics = field(default_factory=DecodeStatistics)
+    stake: Stake = field(default_factory=Stake)
 
     @property
     def length(self) -> int:

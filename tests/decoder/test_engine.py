@@ -217,13 +217,6 @@ def test_log_probabilities_stand_beside_the_tokens_of_a_span(decoder: Decoder) -
         assert [token for token, _ in ours.top] == [token for token, _ in theirs.top]
 
 
-def test_calibration_times_passes_up_to_the_widest(decoder: Decoder) -> None:
-    engine = Engine(decoder.target, decoder.config)
-    engine.calibrate(repeats=1)
-    assert set(engine.cost.seconds) == {w for w in (1, 2, 4, 8, 16, 32, 65) if w <= decoder.config.max_draft_tokens + 1}
-    assert all(seconds > 0 for seconds in engine.cost.seconds.values())
-
-
 def test_a_target_without_room_for_the_widest_pass_is_refused(decoder: Decoder) -> None:
     with pytest.raises(ValueError, match="room for passes of"):
         Engine(decoder.target, EngineConfig(max_draft_tokens=decoder.target.max_width))
