@@ -65,7 +65,7 @@ class Trial:
     """
 
     def __init__(self, dtype: str, options: DrafterOptions, document: str) -> None:
-        self._course = Course(dtype)
+        self._course = Course.load(dtype)
         self._options, self._document = options, document
         self._answers: dict[str, list[int]] = {}
         self.run(Prompt("", "", "", "Write a poem.", new_tokens=16), 0)  # pays for what later runs find ready

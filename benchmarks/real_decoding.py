@@ -54,7 +54,7 @@ class Field:
     """
 
     def __init__(self, methods: Sequence[str], dtype: str) -> None:
-        self._course = Course(dtype)
+        self._course = Course.load(dtype)
         eos_ids = self._course.engine.target.eos_ids
         self._generate = Generate(self._course.directory) if set(methods) & OUTSIDE.keys() else None
         self._builders: dict[str, Callable[[DecodeRequest], Any]] = {

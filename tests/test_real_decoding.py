@@ -1,12 +1,17 @@
 """The parts of benchmarks/decoding that a long run cannot afford to get wrong."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from refdraft.decoder.draft import Draft, Origin
+from refdraft.decoder.engine import Engine, EngineConfig
+from refdraft.decoder.request import DecodeRequest
+from refdraft.decoder.target import Target
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -22,6 +27,34 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
     """Imports one of the modules that the scripts are made of."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module
+
+
+class Copier:
+    """Drafts what stands at the place reached, without a doubt."""
+
+    def __init__(self, text: Sequence[int]) -> None:
+        self._text, self._at = text, 0
+
+    def propose(self, limit: int) -> Draft:
+        tokens = self._text[self._at : self._at + min(limit, 8)]
+        return Draft.chain(tokens, [Origin("prompt", 0, 0)] * len(tokens), [1.0] * len(tokens))
+
+    def observe(self, tokens: Sequence[int], logits: object = None) -> None:
+        self._at += len(tokens)
+
+
+class Broken(Copier):
+    """Fails at once."""
+
+    def propose(self, limit: int) -> Draft:
+        raise RuntimeError("no draft")
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model_directory: Path) -> Engine:
+    config = EngineConfig(max_draft_tokens=8)
+    target = Target.load(tiny_model_directory, slots=1, context_limit=96, max_width=config.widest_pass)
+    return Engine(target, config)
 
 
 def run(ids: list[int], seconds: float) -> dict[str, Any]:
@@ -105,6 +138,41 @@ def test_suffix_decoding_draws_on_former_answers(module: Module) -> None:
     assert drafter.propose(64).tokens == (13, 14)
 
 
+def race(module: Module, engine: Engine, turn: int = 0, **texts: Sequence[int] | None) -> dict[str, Any]:
+    """A race of plain decoding (None), and of drafting each text."""
+    parts = module("decoding.race")
+    request = DecodeRequest([50, 61, 72, 83, 50, 61], 20)
+    entries = {
+        name: parts.Entry(request, lambda _, text=text: None if text is None else Copier(text), planned=text is None)
+        for name, text in texts.items()
+    }
+    runs: dict[str, Any] = parts.Course(engine, None, Path()).race(entries, turn)[1]
+    return runs
+
+
+def test_all_methods_of_a_race_decode_the_same_prompt(module: Module, engine: Engine) -> None:
+    truth = race(module, engine, plain=None)["plain"].ids
+    for turn in range(3):
+        runs = race(module, engine, turn, plain=None, right=truth, wrong=[7] * 20)
+        assert [found.ids for found in runs.values()] == [truth] * 3
+        assert runs["plain"].steps == 19
+        assert runs["right"].steps == 3  # 8 drafted tokens and one more, twice; then the last
+
+
+def test_a_peers_draft_is_verified_whole_however_often_it_fails(module: Module, engine: Engine) -> None:
+    wrong = race(module, engine, wrong=[512 - 1] * 200)["wrong"]
+    assert wrong.steps == 19
+    assert wrong.accepted == 0
+    assert wrong.drafted == sum(min(8, 18 - step) for step in range(19))
+
+
+def test_a_drafter_that_fails_is_no_result(module: Module, engine: Engine) -> None:
+    parts = module("decoding.race")
+    entry = parts.Entry(DecodeRequest([50, 61], 4), lambda _: Broken([]), planned=False)
+    with pytest.raises(RuntimeError, match="failed"):
+        parts.Course(engine, None, Path()).race({"broken": entry}, 0)
+
+
 def test_a_half_written_record_is_dropped(module: Module, tmp_path: Path) -> None:
     path = tmp_path / "build" / "records.jsonl"
     records = module("decoding.records").Records(path)
@@ -125,6 +193,13 @@ def test_a_prompt_that_lacks_a_method_is_run_again_by_all(module: Module, tmp_pa
     records.add(record("1", plain=run([1], 2.0), refdraft=run([1], 1.0)))
     (found,) = module("decoding.records").Records(path).of("rag")
     assert found["runs"]["plain"]["seconds"] == 2.0
+
+
+def test_outputs_of_unlike_lengths_are_compared_by_the_token(module: Module) -> None:
+    pair = record("1", plain=run([1, 2, 3], 4.0), refdraft=run([1, 2, 4, 5, 6], 4.0))
+    figures = module("decoding.records").compare([pair], "refdraft", "plain")
+    assert figures["identical"] == 0
+    assert figures["speed"]["total"] == figures["speed"]["median"] == 2.0
 
 
 def test_a_ratio_above_one_says_that_the_method_is_faster(module: Module) -> None:

@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 from transformers import AutoTokenizer
 
 from decoding.records import Run
+from refdraft.decoder.cost import PassCost
 from refdraft.decoder.drafter import Drafter
 from refdraft.decoder.engine import Engine, EngineConfig
 from refdraft.decoder.request import Commit, DecodeRequest
@@ -77,21 +79,28 @@ class _Clock:
 
 
 class Course:
-    """The default model, ready to decode.
+    """A model, ready to decode.
 
     Args:
-        dtype: of its weights, "float32" or "bfloat16"; numerics is "fast" in both.
+        engine: with one slot; it is calibrated here.
+        tokenizer: the model's, with its chat template.
+        directory: the model's checkpoint.
     """
 
-    def __init__(self, dtype: str) -> None:
-        self.directory = default_model_directory()
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(self.directory)
+    def __init__(self, engine: Engine, tokenizer: Any, directory: Path) -> None:
+        self.engine, self.tokenizer, self.directory = engine, tokenizer, directory
+        self._free = PassCost()  # all passes cost the same, whatever their width
+        engine.calibrate()
+        self._measured = engine.cost
+
+    @classmethod
+    def load(cls, dtype: str) -> "Course":
+        """The default model, with weights of `dtype`, "float32" or "bfloat16"; numerics is "fast" with both."""
+        directory = default_model_directory()
         config = EngineConfig(numerics="fast")
-        target = Target.load(self.directory, slots=1, context_limit=CONTEXT, max_width=config.widest_pass, dtype=dtype)
-        self.engine = Engine(target, config, classes=token_classes(Tokenizer.load(self.directory)))
-        self._free = self.engine.cost  # until it is calibrated all passes cost the same, whatever their width
-        self.engine.calibrate()
-        self._measured = self.engine.cost
+        target = Target.load(directory, slots=1, context_limit=CONTEXT, max_width=config.widest_pass, dtype=dtype)
+        engine = Engine(target, config, classes=token_classes(Tokenizer.load(directory)))
+        return cls(engine, AutoTokenizer.from_pretrained(directory), directory)
 
     def race(self, entries: Mapping[str, Entry], turn: int) -> tuple[float, dict[str, Run]]:
         """Let each entry decode, in an order that begins with another one at each turn.
