@@ -53,7 +53,7 @@ class Broken(Copier):
 @pytest.fixture(scope="module")
 def engine(tiny_model_directory: Path) -> Engine:
     config = EngineConfig(max_draft_tokens=8)
-    target = Target.load(tiny_model_directory, slots=1, context_limit=96, max_width=config.widest_pass)
+    target = Target.load(tiny_model_directory, slots=1, context_limit=1024, max_width=config.widest_pass)
     return Engine(target, config)
 
 

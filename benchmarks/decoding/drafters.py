@@ -14,7 +14,7 @@ from refdraft.decoder.replay import Trace
 ARCTIC_HINT = (
     "arctic-inference is missing: pip install nanobind==2.9.2 && "
     "pip install --no-build-isolation --no-deps arctic-inference==0.3.0 "
-    "(compiles C++; the environment must be activated)"
+    "(in an activated environment: it compiles C++ with CMake); or leave suffix_decoding out of --methods"
 )
 _DEPTH = 24  # of the suffix tree, and draft tokens at most: what vLLM sets where nothing else is said
 

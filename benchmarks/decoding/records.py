@@ -101,21 +101,30 @@ def summarise(records: Sequence[Record], pairs: Iterable[tuple[str, str]]) -> di
 
 
 def compare(records: Iterable[Record], method: str, baseline: str) -> dict[str, Any]:
-    """How many times as fast as `baseline` a method is, and how many outputs are equal."""
+    """How many times the tokens a second of `baseline` a method decodes, and how many outputs are equal.
+
+    Where outputs differ, as they may in bfloat16, so do their lengths: seconds alone would compare unlike things.
+    """
     runs = [(r["runs"][method], r["runs"][baseline]) for r in records if r["runs"].keys() >= {method, baseline}]
     timed = [(a, b) for a, b in runs if a["steps"] and b["steps"]]
-    figures: dict[str, Any] = {"prompts": len(runs), "identical": sum(a["ids"] == b["ids"] for a, b in runs)}
-    for key, clock in (("speed", "seconds"), ("cpu_speed", "cpu_seconds")):
-        pairs = [(a[clock], b[clock]) for a, b in timed]
-        figures[key] = _speed(pairs) if pairs else None
-    return figures
+    return {
+        "prompts": len(runs),
+        "identical": sum(a["ids"] == b["ids"] for a, b in runs),
+        "speed": _speed(timed, "seconds") if timed else None,
+        "cpu_speed": _speed(timed, "cpu_seconds") if timed else None,
+    }
 
 
-def _speed(seconds: Sequence[tuple[float, float]]) -> dict[str, float]:
-    speeds = [b / a for a, b in seconds]
-    total = sum(b for _, b in seconds) / sum(a for a, _ in seconds)
+def _speed(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], clock: str) -> dict[str, float]:
+    speeds = [_rate([a], clock) / _rate([b], clock) for a, b in pairs]
+    total = _rate([a for a, _ in pairs], clock) / _rate([b for _, b in pairs], clock)
     figures = {"median": statistics.median(speeds), "total": total, "worst": min(speeds)}
     return {name: round(figure, 3) for name, figure in figures.items()}
+
+
+def _rate(runs: Sequence[Mapping[str, Any]], clock: str) -> float:
+    """Tokens a second behind the first of each output."""
+    return sum(len(run["ids"]) - 1 for run in runs) / float(sum(run[clock] for run in runs))
 
 
 def write_summary(path: Path, dtype: str, sets: Mapping[str, Mapping[str, Any]]) -> None:
