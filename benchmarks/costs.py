@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/costs.py
 
-Passes: the default model in float32 on one thread, 256 tokens in the cache, by the tokens that a pass runs, as
-multiples of a pass over one; the engine measures the same at its start.
+Passes: the default model on one thread, by rows, columns and tokens in the cache; beside the best time of each shape
+what the engine expects of it after the few passes that it times at its start.
 
 Drafting: references of 1k, 8k, 64k and 512k tokens (the standard library's source); the output is a stretch of
 the same source with every 20th token changed, so that matches are found, lost and found again. Times are CPU time
@@ -22,12 +22,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
+from refdraft.decoder.cost import measure_passes, time_pass
+from refdraft.decoder.draft import Draft
 from refdraft.decoder.drafter import Drafter
-from refdraft.decoder.engine import Engine, EngineConfig
-from refdraft.decoder.odds import AcceptanceRates
+from refdraft.decoder.odds import SurvivalOdds
 from refdraft.decoder.target import Target
+from refdraft.decoder.verify import verify
 from refdraft.index_builder.build import BuildOptions, build_index
 from refdraft.retriever.tokenizer import Tokenizer
 from refdraft.service.default_model import default_model_directory
@@ -37,6 +40,15 @@ REFERENCE_TOKENS = (1_000, 8_000, 64_000, 512_000)
 OUTPUT_TOKENS = 2_000
 EDIT_EVERY = 20
 DRAFT_TOKENS = 16
+WIDEST = 65
+PASSES = (  # rows, tokens in the cache, columns
+    (1, 64, (1, 2, 3, 4, 6, 8, 12, 16, 32, 65)),
+    (1, 1024, (1, 2, 3, 4, 8, 16, 65)),
+    (4, 256, (1, 2, 3, 4, 8, 16)),
+    (4, 1024, (1, 2, 3, 4, 8, 16)),
+    (16, 256, (1, 2, 4)),
+)
+ROUNDS = 3
 
 
 def read_modules() -> Iterator[tuple[str, str]]:
@@ -47,22 +59,36 @@ def read_modules() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(root)), path.read_text(encoding="utf-8", errors="replace")
 
 
-def measure_passes() -> dict[str, float]:
-    """Time passes by their width as the engine does."""
+def compare_passes(dtype: str) -> dict[str, Any]:
+    """Time passes of many shapes, and set beside them what the engine expects."""
     torch.set_num_threads(1)
-    config = EngineConfig()
-    target = Target.load(default_model_directory(), slots=1, context_limit=1024, max_width=config.widest_pass)
-    engine = Engine(target, config)
-    engine.calibrate(repeats=7)
-    return {str(width): round(seconds / engine.cost(1), 2) for width, seconds in engine.cost.seconds.items()}
+    target = Target.load(default_model_directory(), slots=16, context_limit=2048, max_width=WIDEST, dtype=dtype)
+    start = time.perf_counter()
+    cost = measure_passes(target, WIDEST)
+    calibration_s = round(time.perf_counter() - start, 2)
+    table = []
+    for rows, length, columns in PASSES:
+        widths = np.array(columns)
+        rounds = [[time_pass(target, rows, width, length) for width in columns] for _ in range(ROUNDS)]
+        table.append(
+            {
+                "rows": rows,
+                "cached_tokens": length,
+                "columns": columns,
+                "ms": (np.min(rounds, axis=0) * 1e3).round(1).tolist(),
+                "expected_ms": (cost(rows, widths, length + widths) * 1e3).round(1).tolist(),
+            }
+        )
+    return {"calibration_s": calibration_s, "passes": table}
 
 
 def measure_drafting(ids: list[int], size: int) -> dict[str, float]:
     """Build a drafter over `size` tokens of references and follow an output with it."""
     references = ids[:size]
     output = [token if i % EDIT_EVERY else 1 for i, token in enumerate((references * 3)[-OUTPUT_TOKENS:], start=1)]
+    classes = np.arange(1, max(ids) + 2, dtype=np.int32)
     start = time.process_time()
-    drafter = Drafter([], {"references": [references]}, vocabulary_size=1 << 20, rates=AcceptanceRates())
+    drafter = Drafter([], {"references": [references]}, output_room=OUTPUT_TOKENS, classes=classes, odds=SurvivalOdds())
     build = time.process_time() - start
     steps: list[float] = []
     position = 0
@@ -70,21 +96,23 @@ def measure_drafting(ids: list[int], size: int) -> dict[str, float]:
         start = time.process_time()
         draft = drafter.propose(DRAFT_TOKENS)
         steps.append(time.process_time() - start)
-        accepted = 0
-        while accepted < len(draft) and draft.tokens[: accepted + 1] == tuple(
-            output[position : position + accepted + 1]
-        ):
-            accepted += 1
+        end = position + count_committed(draft, output[position:])
         start = time.process_time()
-        drafter.observe(output[position : position + accepted + 1])
+        drafter.observe(output[position:end])
         steps[-1] += time.process_time() - start
-        position += accepted + 1
+        position = end
     return {
         "reference_tokens": size,
         "build_ms": round(build * 1e3, 2),
         "step_us_median": round(statistics.median(steps) * 1e6, 1),
         "step_us_p95": round(statistics.quantiles(steps, n=20)[-1] * 1e6, 1),
     }
+
+
+def count_committed(draft: Draft, output: list[int]) -> int:
+    """Tokens of the output that a step with this draft commits."""
+    truth = iter([*output, -1])
+    return min(len(output), sum(1 for _ in verify(draft, lambda row: next(truth))))
 
 
 def measure_index(modules: list[tuple[str, str]], tokenizer: Tokenizer, *, dense: bool) -> dict[str, Any]:
@@ -119,8 +147,9 @@ def main() -> None:
     for _, text in modules:
         if len(ids) < max(REFERENCE_TOKENS):
             ids += tokenizer.encode(text).tolist()
+    measure_drafting(ids, 100)  # compiles what is compiled at first use
     report = {
-        "passes": measure_passes(),
+        **{dtype: compare_passes(dtype) for dtype in ("float32", "bfloat16")},
         "drafting": [measure_drafting(ids, size) for size in REFERENCE_TOKENS],
         "index": [measure_index(modules, tokenizer, dense=dense) for dense in (False, True)],
     }

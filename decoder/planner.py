@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MARGIN = 0.03  # of speed, which a pass that costs more than plain decoding's must promise: less may be noise
-_LONGEST_DELAY = 0.5  # passes; when proposing seems to take longer the machine was at something else
+_LONGEST_DELAY = 1.0  # passes; when proposing seems to take longer the machine was at something else
 
 
 class Plan(NamedTuple):
@@ -48,7 +48,7 @@ def plan_pass(
     if not any(survivals):
         return Plan(int(widths[0]), (0.0,) * len(survivals))
     rows, slower = len(survivals), seconds / seconds[0]
-    wishes = np.log1p([_expected(chances, widths) for chances in survivals])  # [rows, n]
+    wishes = np.log1p(_expected(survivals, widths))
     gain = wishes.sum(0) - rows * np.log(slower)
     best = int(np.argmax(gain - rows * _MARGIN * (slower > 1.0)))
     shares = wishes[:, best] / max(float(wishes[:, best].sum()), 1e-9)
@@ -58,7 +58,10 @@ def plan_pass(
     return Plan(int(widths[best]), tuple(prices.tolist()))
 
 
-def _expected(chances: Sequence[float], widths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Draft tokens expected to be accepted in passes of so many columns."""
-    totals = np.cumsum([0.0, *chances])
-    return totals[np.minimum(widths - 1, len(chances))]
+def _expected(survivals: Sequence[Sequence[float]], widths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Draft tokens that each row expects to be accepted in passes of so many columns: float64 [rows, n]."""
+    chances = np.zeros((len(survivals), widths[-1]))
+    for row, proposed in zip(chances, survivals, strict=True):
+        row[1 : len(proposed) + 1] = proposed[: len(row) - 1]
+    expected: NDArray[np.float64] = chances.cumsum(1)[:, widths - 1]
+    return expected
