@@ -26,6 +26,8 @@ _DRIFT_RATE = 0.2
 _RATE = 0.05  # slower than the drift, or widths that are not run would seem to stay fast on a machine that slows down
 _START_RUNS = 8  # passes that a measurement at start counts for
 
+_LEAST_PRODUCTS = 0.25  # of a measured pass
+
 _HOPE = 0.25  # by so much less than measured a pass may cost that was not run for long
 _HOPE_PASSES = 1000
 
@@ -174,10 +176,10 @@ def _fit(times: Mapping[_Shape, float]) -> PassCost:
         (width, slope), (wider, steeper) = slopes[0], slopes[-1]
         column_cell = max(0.0, steeper - slope) / max(1, wider - width)
         row_cell = max(0.0, slope - width * column_cell)
-    products = {
-        shape.rows * shape.width: seconds
-        - shape.rows * (shape.length + shape.width) * (row_cell + column_cell * shape.width)
-        for shape, seconds in times.items()
-        if shape.length == min(other.length for other in times)
-    }
+    products = {}
+    for shape, seconds in times.items():
+        if shape.length == min(other.length for other in times):
+            attention = shape.rows * (shape.length + shape.width) * (row_cell + column_cell * shape.width)
+            # A stall in a long pass makes attention look dear; never so dear that nothing is left for the products.
+            products[shape.rows * shape.width] = max(seconds - attention, _LEAST_PRODUCTS * seconds)
     return PassCost(products, row_cell=row_cell, column_cell=column_cell)

@@ -303,7 +303,9 @@ def test_a_match_of_the_full_context_that_is_never_found(decoder: Known, prompt:
     documents = {"references": [misleading, [*prompt, *ids]]}
     result = decoder.run([replace(request, documents=documents)])[0]
     assert result.output == decoder.plain(request).output == (ids[:30], "length")
-    assert counts(result) == all_held(30)
+    steps, _, accepted = counts(result)
+    assert accepted == 29 - steps
+    assert steps <= all_held(30)[0] + 1
 
 
 # The rest is about text, or about what a user is told, so it goes through the whole pipeline.
