@@ -12,7 +12,8 @@ import numpy as np
 from refdraft.decoder.corpus import LONGEST, Corpus
 from refdraft.decoder.pool import Int
 
-_LEAST = 2  # tokens of a match that lets a passage in
+_LEAST = 2  # tokens of a match that lets a passage in at first,
+_PACE = 64  # and one more each time that so many were let in: a long output must not use up the room early
 _PLACES = 16  # matches looked at after each step
 _NEW = 4  # passages let in after each step
 _BEHIND = 80  # tokens of a passage that come in behind the match
@@ -44,14 +45,15 @@ class CorpusSource:
         self._corpus = corpus
         self._context = list(prompt[-LONGEST:])  # its last tokens
         self._taken: dict[int, list[range]] = {}  # token offsets by passage
+        self._let_in = 0
 
     def observe(self, tokens: Sequence[int]) -> Iterator[Excerpt]:
         """Take the tokens that were committed, and find what goes on as the context does now, best match first."""
         self._context = [*self._context, *tokens][-LONGEST:]
         positions, lengths = self._corpus.find(np.array(self._context, np.int32), _PLACES)
-        new = 0
+        least, most = _LEAST + self._let_in // _PACE, self._let_in + _NEW
         for position, length in zip(positions.tolist(), lengths.tolist(), strict=True):
-            if length < _LEAST or new == _NEW:
+            if length < least or self._let_in == most:
                 return
             passage, offset = self._corpus.passage(position)
             taken = self._taken.setdefault(passage, [])
@@ -59,5 +61,5 @@ class CorpusSource:
                 back = min(offset, LONGEST)
                 ids = self._corpus.copy(position - back, back + _BEHIND)
                 taken.append(range(offset - back, offset - back + len(ids)))
-                new += 1
+                self._let_in += 1
                 yield Excerpt(passage, offset - back, ids)

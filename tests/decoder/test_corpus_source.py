@@ -10,6 +10,7 @@ from refdraft.decoder.corpus_source import CorpusSource
 from refdraft.decoder.draft import Origin
 from refdraft.decoder.drafter import Drafter, DrafterOptions
 from refdraft.decoder.odds import SurvivalOdds
+from refdraft.decoder.pool import LATE_TOKENS
 
 
 def make_corpus(passages: Sequence[Sequence[int]]) -> Corpus:
@@ -63,6 +64,15 @@ def test_a_long_passage_is_followed_to_its_end(corpus: Corpus) -> None:
 
 def test_a_single_token_lets_nothing_in(corpus: Corpus) -> None:
     assert list(CorpusSource(corpus, []).observe([60])) == []
+
+
+def test_a_long_output_leaves_room_for_what_it_copies_late() -> None:
+    rng = np.random.default_rng(0)
+    copied_late = list(range(100, 200))
+    source = CorpusSource(make_corpus([copied_late, *rng.integers(30, size=(100, 100)).tolist()]), [])
+    let_in = sum(len(excerpt.ids) for _ in range(500) for excerpt in source.observe(rng.integers(30, size=3).tolist()))
+    assert 0 < let_in < LATE_TOKENS * 3 / 4
+    assert [(excerpt.passage, excerpt.offset) for excerpt in source.observe(copied_late[40:56])] == [(0, 40)]
 
 
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=30)
