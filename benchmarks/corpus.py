@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median, quantiles
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 from typing import Any
 
 import numpy as np
@@ -77,11 +77,11 @@ def build(data: Path, tokenizer: Tokenizer) -> None:
     if (PLACE / "build.json").is_file():
         return
     write_rows((row for rows in (data_rows(data), machine_rows(CHARACTERS)) for row in rows), source)
-    start = perf_counter()
+    start, cpu_start = perf_counter(), process_time()
     manifest = build_index(
         [source], out, tokenizer, BuildOptions(force=True, progress=sys.stderr.isatty()), report=print
     )
-    seconds = perf_counter() - start
+    seconds, cpu_seconds = perf_counter() - start, process_time() - cpu_start
     with Index.open(out) as index:
         foreign = sum(passage.document_id.startswith("/") for passage in index.passages)
         record = _measure_suffixes(index.passages)
@@ -94,6 +94,7 @@ def build(data: Path, tokenizer: Tokenizer) -> None:
         "passages_of_the_machine": foreign,
         "tokens": manifest.tokens,
         "build_seconds_per_million_tokens": round(seconds / millions, 2),
+        "build_cpu_seconds_per_million_tokens": round(cpu_seconds / millions, 2),
         "index_bytes_per_token": round(size / manifest.tokens, 2),
         "suffixes_bytes_per_token": round((out / SUFFIXES_FILE).stat().st_size / manifest.tokens, 2),
     }
@@ -211,7 +212,10 @@ def _replay_file(name: str, traces: list[Searched], feed: Callable[..., IndexDra
     for run in runs.values():
         run["share_of_given"] = round(run["tokens_per_step"] / given, 3)
     milliseconds = [each for trace in half for each in trace.milliseconds]
-    searches = {"search_ms_median": median(milliseconds), "search_ms_p95": round(quantiles(milliseconds, n=20)[-1], 1)}
+    searches = {
+        "search_ms_median": round(median(milliseconds), 1),
+        "search_ms_p95": round(quantiles(milliseconds, n=20)[-1], 1),
+    }
     return {"file": name, "traces": len(half), **searches, "runs": list(runs.values())}
 
 
