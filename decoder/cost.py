@@ -47,8 +47,8 @@ class PassCost:
     """Expected seconds of a pass by its shape.
 
     Estimates are moved by every pass, but a stall moves none far. A common factor, the drift, takes most of what a
-    whole machine that gets slower or faster does to them. An estimate that is not put to the test for long is held to
-    be too high, more so with every pass, up to a quarter: so any shape that is nearly worth it is tried again.
+    whole machine that gets slower or faster does to them. An estimate that is not put to the test for long may be too
+    high, and `hope` says by how much to doubt it: so any shape that is nearly worth it is tried again.
 
     Args:
         seconds: of a pass by its tokens, without what attention adds. Without any, every pass costs one and nothing
@@ -69,7 +69,7 @@ class PassCost:
         self._last_run = np.zeros(64, np.int64)  # by the logarithm of a pass's tokens: the pass that was last run
 
     def __call__(self, rows: int, widths: Ints, cells: Ints) -> Floats:
-        """Seconds that passes of `rows` rows may cost, by width.
+        """Seconds that passes of `rows` rows are expected to cost, by width.
 
         Args:
             rows: rows of the passes.
@@ -79,27 +79,32 @@ class PassCost:
         Returns:
             float64 [n]
         """
+        if not len(self._tokens):
+            return np.ones(len(widths))
+        attention = rows * cells * (self._row_cell + widths * self._column_cell)
+        return self._drift * (self._products(rows * widths) + attention)
+
+    def hope(self, rows: int, widths: Ints) -> Floats:
+        """What share of the estimate a pass may cost at best: the less, the longer none of about its tokens was run.
+
+        Returns:
+            float64 [n], in [1 - _HOPE, 1]
+        """
         age = self._passes - self._last_run[_magnitude(rows * widths)]
-        return self._estimate(rows, widths, cells) * (1.0 - _HOPE * np.minimum(1.0, age / _HOPE_PASSES))
+        return 1.0 - _HOPE * np.minimum(1.0, age / _HOPE_PASSES)
 
     def observe(self, rows: int, width: int, cells: int, seconds: float) -> None:
         """Learn what a pass took."""
         if not len(self._tokens):
             return
         point = self._point(rows * width)
-        expected = float(self._estimate(rows, np.array([width]), np.array([cells]))[0])
+        expected = float(self(rows, np.array([width]), np.array([cells]))[0])
         error = max(-_OUTLIER, min(math.log(seconds / expected), _OUTLIER))
         self._drift *= math.exp(_DRIFT_RATE * error)
         self._seconds[point] *= math.exp(max(_RATE, 1 / (2 + self._runs[point])) * error)
         self._runs[point] += 1
         self._passes += 1
         self._last_run[_magnitude(np.array(rows * width))] = self._passes
-
-    def _estimate(self, rows: int, widths: Ints, cells: Ints) -> Floats:
-        if not len(self._tokens):
-            return np.ones(len(widths))
-        attention = rows * cells * (self._row_cell + widths * self._column_cell)
-        return self._drift * (self._products(rows * widths) + attention)
 
     def _products(self, tokens: Ints) -> Floats:
         """The table, linear between points and proportional beyond the last."""

@@ -275,7 +275,7 @@ class Engine:
         widths = np.arange(widest if self.config.numerics == "strict" else 1, widest + 1)
         seconds = self.cost(rows, widths, max(slot.cached for slot in active.values()) + widths)
         survivals = [draft.survivals for draft in proposals.values()]
-        plan = plan_pass(survivals, widths, seconds, drafting_s=drafting_s)
+        plan = plan_pass(survivals, widths, seconds, hope=self.cost.hope(rows, widths), drafting_s=drafting_s)
         return {index: draft.head(plan.width - 1) for index, draft in proposals.items()}, plan
 
     def _propose(self, slot: Slot) -> Draft:

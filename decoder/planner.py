@@ -35,6 +35,7 @@ def plan_pass(
     widths: NDArray[np.int64],
     seconds: NDArray[np.float64],
     *,
+    hope: NDArray[np.float64] | float = 1.0,
     drafting_s: float = 0.0,
 ) -> Plan:
     """Choose the width of a pass.
@@ -43,18 +44,21 @@ def plan_pass(
         survivals: for each decoding row, the chance of each proposed token to be accepted.
         widths: int64 [n], the columns that the pass may have, ascending; the first is plain decoding's.
         seconds: float64 [n], what the pass costs with each.
+        hope: float64 [n], what share of that it may cost at best, which is good enough to try; prices are as expected.
         drafting_s: seconds that the proposals took. They are spent, so they count in the prices alone.
     """
     if not any(survivals):
         return Plan(int(widths[0]), (0.0,) * len(survivals))
-    rows, slower = len(survivals), seconds / seconds[0]
+    rows, hoped = len(survivals), seconds * hope
+    slower = hoped / hoped[0]
     wishes = np.log1p(_expected(survivals, widths))
     gain = wishes.sum(0) - rows * np.log(slower)
     best = int(np.argmax(gain - rows * _MARGIN * (slower > 1.0)))
     shares = wishes[:, best] / max(float(wishes[:, best].sum()), 1e-9)
     proposed = np.array([bool(chances) for chances in survivals])
     delay = min(drafting_s / seconds[0], _LONGEST_DELAY)
-    prices = rows * ((slower[best] - 1.0) * shares + delay * proposed / proposed.sum())
+    extra = seconds[best] / seconds[0] - 1.0
+    prices = rows * (extra * shares + delay * proposed / proposed.sum())
     return Plan(int(widths[best]), tuple(prices.tolist()))
 
 

@@ -75,17 +75,16 @@ def test_serving_finds_what_passes_really_cost(truth: dict[int, float], seed: in
         assert relative(cost, width) == pytest.approx(truth[width] / truth[1], rel=0.2)
 
 
-def test_a_width_not_run_for_long_is_held_to_be_cheaper_until_it_is_tried() -> None:
-    cost = PassCost(TABLE)
-    for _ in range(500):
-        cost.observe(1, 1, 100, 1.0)
-    sooner = relative(cost, 4)
-    for _ in range(5000):
-        cost.observe(1, 1, 100, 1.0)
-    assert 0.75 * 1.6 <= relative(cost, 4) < sooner < 1.6
+def test_a_width_not_run_for_long_is_doubted_more_and_more_until_it_is_tried() -> None:
+    cost, widths = PassCost(TABLE), np.array([1, 4, 16])
+    hopes = []
+    for _ in range(3):
+        for _ in range(500):
+            cost.observe(1, 1, 100, 1.0)
+        hopes.append(cost.hope(1, widths).tolist())
+    assert hopes == [[1.0, 0.875, 0.875], [1.0, 0.75, 0.75], [1.0, 0.75, 0.75]]
     cost.observe(1, 4, 100, 1.6)
-    assert relative(cost, 4) == pytest.approx(1.6, rel=0.05)
-    assert relative(cost, 16) < 0.8 * 2.0
+    assert cost.hope(1, widths).tolist() == pytest.approx([1.0, 1.0, 0.75], abs=0.01)
 
 
 def machine(row_cell: float, column_cell: float) -> Callable[..., float]:

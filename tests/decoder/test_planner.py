@@ -44,7 +44,7 @@ def test_no_plan_promises_less_than_plain_decoding(survivals: list[list[float]],
 def test_drafts_together_pay_for_the_time_that_they_take(survivals: list[list[float]], seconds: list[float]) -> None:
     chosen, prices = plan(survivals, *seconds)
     slower = seconds[chosen - 1] / seconds[0] - 1
-    paying = [price for row, price in zip(survivals, prices, strict=True) if sum(row[: chosen - 1]) > 0]
+    paying = [price for row, price in zip(survivals, prices, strict=True) if sum(row[: chosen - 1]) > 1e-6]
     if paying:
         assert sum(prices) == pytest.approx(len(survivals) * slower, abs=1e-6)
     assert all(price == 0 for row, price in zip(survivals, prices, strict=True) if not row)
@@ -85,6 +85,12 @@ def test_one_row_with_a_sure_draft_does_not_hold_up_many_without() -> None:
     assert plan([sure], *dear).width == 9
     assert plan([sure, hopeless], *dear).width == 9
     assert plan([sure, *[hopeless] * 15], *dear).width == 1
+
+
+def test_a_pass_that_may_be_cheaper_than_expected_is_tried_at_the_expected_price() -> None:
+    widths, seconds = np.array([1, 2]), np.array([1.0, 2.0])
+    assert plan_pass([[0.9]], widths, seconds).width == 1
+    assert plan_pass([[0.9]], widths, seconds, hope=np.array([1.0, 0.8])) == (2, (1.0,))
 
 
 def test_the_price_is_shared_by_what_each_row_asked_for() -> None:
