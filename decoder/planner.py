@@ -54,7 +54,7 @@ def plan_pass(
     wishes = np.log1p(_expected(survivals, widths))
     gain = wishes.sum(0) - rows * np.log(slower)
     best = int(np.argmax(gain - rows * _MARGIN * (slower > 1.0)))
-    shares = wishes[:, best] / max(float(wishes[:, best].sum()), 1e-9)
+    shares = wishes[:, best] / max(float(wishes[:, best].sum()), float(np.finfo(np.float64).tiny))
     proposed = np.array([bool(chances) for chances in survivals])
     delay = min(drafting_s / seconds[0], _LONGEST_DELAY)
     extra = seconds[best] / seconds[0] - 1.0
