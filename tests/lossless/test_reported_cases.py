@@ -40,7 +40,7 @@ from tests.lossless import oracle
 
 CONTEXT_LIMIT = 72  # tokens
 WRITTEN = 50  # tokens that `Known.output` knows
-DRAFT = 16  # tokens a step at most
+DRAFT = 15  # tokens a step at most; strict passes have 16 columns, since with 17 some CPUs' kernels break strict
 NUMERICS = ("fast", "strict")
 SEEDED = SamplingOptions(temperature=0.9, top_p=0.95, seed=11)
 
@@ -53,7 +53,7 @@ class Known(Decoder):
     """A decoder that remembers what the target writes."""
 
     def __init__(self, target: Target, numerics: Any) -> None:
-        super().__init__(target, EngineConfig(numerics=numerics, max_draft_tokens=DRAFT, prefill_chunk=DRAFT))
+        super().__init__(target, EngineConfig(numerics=numerics, max_draft_tokens=DRAFT, prefill_chunk=DRAFT + 1))
         self._outputs: dict[str, list[int]] = {}
 
     def output(self, request: DecodeRequest) -> list[int]:
@@ -280,7 +280,7 @@ def test_a_drafter_that_raises(decoder: Known) -> None:
     assert healthy.output == decoder.plain(neighbour).output == (decoder.output(neighbour)[:50], "length")
     assert failing.statistics is not None
     assert failing.statistics.drafter_faults == 1
-    assert counts(failing) == (2 + 15, 2 * DRAFT, 2 * DRAFT)
+    assert counts(failing) == (2 + 49 - 2 * (DRAFT + 1), 2 * DRAFT, 2 * DRAFT)
     assert counts(healthy) == all_held(50)
 
 
