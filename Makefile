@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: install test lint types stubs bench bench-drafts bench-verify ci
+.PHONY: install test lint types stubs bench bench-race bench-misled bench-corpus bench-drafts bench-verify ci
 
 install:  ## a virtual environment with everything for work on refdraft
 	python3 -m venv .venv
@@ -20,10 +20,23 @@ stubs:  ## regenerate src/refdraft/v1 from protos/
 	PATH="$(CURDIR)/$(dir $(PYTHON)):$$PATH" $(PYTHON) -m grpc_tools.protoc -Iprotos --python_out=src --grpc_python_out=src \
 	  --mypy_out=quiet:src --mypy_grpc_out=quiet:src protos/refdraft/v1/*.proto
 
-bench: bench-drafts  ## every figure in README (an hour or two; a stopped run goes on where it was)
+bench: bench-drafts bench-corpus bench-race bench-misled  ## README's figures (hours; a stopped run goes on where it was)
 	$(PYTHON) benchmarks/retrieval.py
 	$(PYTHON) benchmarks/costs.py
-	$(PYTHON) benchmarks/real_decoding.py
+
+bench-race:  ## real decoding beside others' drafting; says how to install arctic-inference where that is missing
+	$(PYTHON) benchmarks/real_decoding.py --dtype float32
+	$(PYTHON) benchmarks/real_decoding.py --dtype bfloat16
+	$(PYTHON) benchmarks/decoding/chart.py
+
+bench-misled:  ## references that mislead, with all sources on and alone
+	for dtype in float32 bfloat16; do \
+	  $(PYTHON) benchmarks/adversarial.py --dtype $$dtype || exit 1; \
+	  $(PYTHON) benchmarks/adversarial.py --dtype $$dtype --alone || exit 1; \
+	done
+
+bench-corpus:  ## drafting from an index alone
+	for part in build search replay; do $(PYTHON) benchmarks/corpus.py $$part || exit 1; done
 
 TRACES = $(addprefix ../shared/data/traces/,rag_llma.jsonl rag_mtrag.jsonl grammar_jfleg.jsonl)
 DRAFTS = benchmarks/results/drafts

@@ -8,12 +8,12 @@ from typing import Any
 
 from refdraft.errors import NotFoundError, PreconditionError
 
-_GREY = "#7f7f7f"  # of text and axes; as easy to read on white as on black
+GREY = "#7f7f7f"  # of text and axes; as easy to read on white as on black
 # Okabe and Ito's colours, told apart by colour-blind readers, without black and yellow; markers tell them apart again.
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _MARKERS = "osD^vPX*<>hd"
-_STYLE: dict[Any, Any] = {
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _GREY),
+STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY),
     "font.size": 10,
     "svg.fonttype": "none",
     "svg.hashsalt": "refdraft",  # else ids, and so the file, differ from run to run
@@ -66,10 +66,10 @@ def draw_reliability(report: dict[str, Any], path: Path) -> None:
         for panel, data in zip(panels, report["data"], strict=True):
             ours = [run for run in data["runs"] if "reliability" in run]
             bins = max(ours, key=lambda run: (run["budget"], run["method"] == "refdraft"))["reliability"]
-            panel.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
+            panel.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
             for number, depth in enumerate(dict.fromkeys(bin_["depth"] for bin_ in bins)):
                 sure = [bin_ for bin_ in bins if bin_["depth"] == depth and bin_["nodes"] >= _FEWEST]
-                style = {"color": _COLOURS[number], "marker": _MARKERS[number], "markersize": 5, "linewidth": 1.4}
+                style = {"color": COLOURS[number], "marker": _MARKERS[number], "markersize": 5, "linewidth": 1.4}
                 predicted, observed = ([bin_[key] for bin_ in sure] for key in ("predicted", "observed"))
                 panel.plot(predicted, observed, label=f"depth {depth}", **style)
             panel.set_xlabel("predicted survival")
@@ -77,8 +77,8 @@ def draw_reliability(report: dict[str, Any], path: Path) -> None:
 
 
 def _line(method: str, number: int) -> dict[str, Any]:
-    colour = _GREY if "oracle" in method else _COLOURS[number % len(_COLOURS)]
-    dashed = "--" if number >= len(_COLOURS) or "oracle" in method else "-"
+    colour = GREY if "oracle" in method else COLOURS[number % len(COLOURS)]
+    dashed = "--" if number >= len(COLOURS) or "oracle" in method else "-"
     return {
         "color": colour,
         "linestyle": dashed,
@@ -94,7 +94,7 @@ def _panels(report: dict[str, Any], path: Path) -> Iterator[list[Any]]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         width, height = _PANEL
         count = len(report["data"])
         figure = Figure(figsize=(width * count, height + 1), layout="constrained")
@@ -103,7 +103,7 @@ def _panels(report: dict[str, Any], path: Path) -> Iterator[list[Any]]:
         for panel, data in zip(panels, report["data"], strict=True):
             panel.set_title(f"{Path(data['file']).stem} ({data['traces']} traces)", fontsize=11)
             panel.set_facecolor("none")
-            panel.grid(color=_GREY, alpha=0.25, linewidth=0.6)
+            panel.grid(color=GREY, alpha=0.25, linewidth=0.6)
             panel.spines[["top", "right"]].set_visible(False)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 2 * count), frameon=False)
