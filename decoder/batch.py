@@ -8,6 +8,13 @@ from numpy.typing import NDArray
 
 from refdraft.decoder.draft import EMPTY, Draft
 
+_CELLS = 64  # torch's attention on a CPU gives the same bits whatever lies behind what a query sees, in multiples of it
+
+
+def whole_cells(count: int) -> int:
+    """The cells that a pass reads if it needs `count`."""
+    return -(-count // _CELLS) * _CELLS
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from refdraft.decoder.batch import Batch, Row
+from refdraft.decoder.batch import Batch, Row, whole_cells
 from refdraft.decoder.target import Target
 
 _WIDTHS = (1, 16, 4, 2, 8, 3, 32, 65, 12, 6)  # columns timed at start; what matters most first, if time runs out
@@ -162,7 +162,11 @@ def _shapes(target: Target, widest: int) -> Iterator[_Shape]:
 def time_pass(target: Target, rows: int, width: int, length: int) -> float:
     """Seconds of a decode pass of `rows` rows, `width` columns and `length` tokens in the cache."""
     batch = Batch.decode(
-        0, [Row(length, 0)] * rows, width=width, cells=length + width, last_position=target.context_limit - 1
+        0,
+        [Row(length, 0)] * rows,
+        width=width,
+        cells=whole_cells(length + width),
+        last_position=target.context_limit - 1,
     )
     start = time.perf_counter()
     target.run(batch).cpu()

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from refdraft.decoder.batch import Batch, Row
+from refdraft.decoder.batch import Batch, Row, whole_cells
 from refdraft.decoder.bits import check_bits
 from refdraft.decoder.constraint import permitted
 from refdraft.decoder.cost import PassCost, measure_passes, measure_strict_pass
@@ -232,7 +232,7 @@ class Engine:
             slot.cached,
             chunk,
             width=width,
-            cells=self.target.cells if strict else slot.cached + width,
+            cells=self._cells(slot.cached + width),
             last_position=self.target.context_limit - 1,
         )
         logits = self.target.run(batch, last_only=len(chunk) - 1).cpu().numpy()
@@ -249,7 +249,7 @@ class Engine:
         first, last = (0, len(self._slots) - 1) if strict else (min(active), max(active))
         drafts, plan = self._draft(active, last - first + 1)
         rows = [self._row(index, drafts.get(index, EMPTY)) for index in range(first, last + 1)]
-        cells = self.target.cells if strict else max(row.length for row in rows) + plan.width
+        cells = self._cells(max(row.length for row in rows) + plan.width)
         start = time.perf_counter()
         logits = self.target.run(self._batch(first, rows, plan.width, cells)).cpu().numpy()
         self.cost.observe(len(rows), plan.width, cells, time.perf_counter() - start)
@@ -258,6 +258,10 @@ class Engine:
             slot.statistics.steps += 1
             self._commit(index, slot, drafts[index], logits[index - first])
             slot.stake.settle(slot.generated - generated - 1, price)
+
+    def _cells(self, needed: int) -> int:
+        strict = self.config.numerics == "strict"
+        return self.target.cells if strict else min(whole_cells(needed), self.target.cells)
 
     def _row(self, index: int, draft: Draft) -> Row:
         slot = self._slots[index]

@@ -21,12 +21,14 @@ from transformers.integrations.moe import ExpertsInterface
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
 from refdraft.decoder.activations import align_activations, aligned
-from refdraft.decoder.batch import Batch
+from refdraft.decoder.batch import Batch, whole_cells
 from refdraft.decoder.checkpoint import choose_context_limit, load_weights, read_config
+from refdraft.decoder.packed import pack_linears
 
 _ATTENTION = "refdraft_packed"
 _EXPERTS = "refdraft_blocks"
 _BLOCK = 16  # tokens; the width of a strict pass with one slot
+_LINES = 4  # queries; in multiples of it torch's attention on a CPU gives each the same bits whatever others there are
 
 
 @dataclass(slots=True)
@@ -146,17 +148,20 @@ def _packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention in which the query heads of one key head share a block of rows.
 
-    Repeating the keys for each query head would copy the whole cache at every layer of every pass.
+    Repeating the keys for each query head would copy the whole cache at every layer of every pass. Blocks are
+    padded as `_additive` pads the mask.
     """
     rows, heads, width, size = query.shape
     packed = query.reshape(rows, key.shape[1], -1, size)
+    lines = packed.shape[2]
+    packed = pad(packed, (0, 0, 0, -lines % _LINES))
     if softcap is None:
         output = scaled_dot_product_attention(packed, key, value, attn_mask=attention_mask, scale=scaling)
     else:
         scores = packed.float() @ key.float().transpose(2, 3) * scaling
         scores = aligned(torch.tanh, scores / softcap) * softcap + attention_mask
         output = scores.softmax(-1).to(value.dtype) @ value
-    return output.reshape(rows, heads, width, size).transpose(1, 2), None
+    return output[:, :, :lines].reshape(rows, heads, width, size).transpose(1, 2), None
 
 
 def _experts_in_blocks(
@@ -221,12 +226,13 @@ class Target:
         align_activations(model)
         self.model = model
         self.slots, self.context_limit, self.max_width = slots, context_limit, max_width
-        self.cells = context_limit + max_width
+        self.cells = whole_cells(context_limit + max_width)
         self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
         layers: int = model.config.num_hidden_layers
         # Query heads that share a key head, by the attention modules' own count; where they keep none, none share.
         groups = (getattr(module, "num_key_value_groups", None) for module in model.modules())
         self._group: int = next(filter(None, groups), 1)
+        self._lines = 1 if model.config.model_type == "bloom" else _LINES
         self._store = _Store(layers, slots, self.cells)
         self._cache = Cache(layers=[_SlotLayer(self._store, index) for index in range(layers)])
 
@@ -257,6 +263,7 @@ class Target:
         for module in loaded.modules():
             if isinstance(module, torch.nn.Linear) and module.out_features == 1:  # the shared gate of Qwen2-MoE
                 module.forward = partial(_linear_with_one_output, module)  # type: ignore[method-assign]
+        pack_linears(loaded)
         return cls(loaded, slots=slots, context_limit=limit, max_width=max_width)
 
     @property
@@ -334,12 +341,13 @@ class Target:
         """A mask ([rows, width, cells]) as attention adds it to the scores, made once a pass and not in every layer.
 
         Returns:
-            0 or -inf in the weights' type, [rows, 1, group * width, cells]: the query heads that share a key head
-            lie side by side, see `_packed_attention`.
+            0 or -inf in the weights' type, [rows, 1, lines, cells]: the query heads that share a key head lie side by
+            side, see `_packed_attention`, and behind them padding, which sees all.
         """
         hidden = ~torch.from_numpy(visible).to(self.device)
         mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device).masked_fill_(hidden, -torch.inf)
-        return mask.repeat(1, self._group, 1)[:, None]
+        mask = mask.repeat(1, self._group, 1)[:, None]
+        return pad(mask, (0, 0, 0, -mask.shape[2] % self._lines))
 
     @torch.inference_mode()
     def keep(self, slot: int, start: int, path: Sequence[int]) -> None:
