@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from refdraft.decoder.draft import EMPTY, Draft
 
-_CELLS = 64  # torch's attention on a CPU gives the same bits whatever lies behind what a query sees, in multiples of it
+_BLOCK = 512  # cells that torch's attention on a CPU takes at a time
 
 
-def whole_cells(count: int) -> int:
-    """The cells that a pass reads if it needs `count`."""
-    return -(-count // _CELLS) * _CELLS
+def whole_blocks(cells: int) -> int:
+    """The least multiple of a block: with whole ones a query's bits do not depend on how many it does not see."""
+    return -(-cells // _BLOCK) * _BLOCK
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from refdraft.decoder.batch import Batch, Row, whole_cells
+from refdraft.decoder.batch import Batch, Row, whole_blocks
 from refdraft.decoder.target import Target
 
 _WIDTHS = (1, 16, 4, 2, 8, 3, 32, 65, 12, 6)  # columns timed at start; what matters most first, if time runs out
@@ -165,7 +165,7 @@ def time_pass(target: Target, rows: int, width: int, length: int) -> float:
         0,
         [Row(length, 0)] * rows,
         width=width,
-        cells=whole_cells(length + width),
+        cells=whole_blocks(length + width),
         last_position=target.context_limit - 1,
     )
     start = time.perf_counter()

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from refdraft.decoder.batch import Batch, Row, whole_cells
-from refdraft.decoder.bits import check_bits
+from refdraft.decoder.batch import Batch, Row, whole_blocks
+from refdraft.decoder.bits import check_bits, shapes_agree
 from refdraft.decoder.constraint import permitted
 from refdraft.decoder.cost import PassCost, measure_passes, measure_strict_pass
 from refdraft.decoder.draft import EMPTY, Draft, Origin
@@ -37,17 +37,20 @@ class EngineConfig:
     """How the engine shapes its passes.
 
     Attributes:
-        numerics: "strict" runs every decode pass in one shape, so that logits are bit-identical with and without
-            drafts, and verifies chains only (a branch lies in other cells of the cache than plain decoding's
-            token would, and float sums mind their order); "fast" takes the cheapest shape.
-        max_draft_tokens: drafted tokens a row at most, whatever a request asks for; the width of a strict pass
-            is one more.
+        numerics: "strict" gives logits that are bit-identical with and without drafts. It verifies chains only: a
+            branch lies in other cells of the cache than plain decoding's token would, and float sums mind their
+            order. And where the bits of a token depend on the shape of its pass, all passes have one; see
+            `Engine.settle_shapes`. "fast" verifies trees, in the cheapest shapes.
+        max_draft_tokens: drafted tokens a row at most, whatever a request asks for.
         prefill_chunk: prompt tokens a prefill pass; decode steps of the others run between the chunks.
+        strict_width: columns of a decode pass at most where strict numerics needs one shape, which costs its whole
+            width at every step.
     """
 
     numerics: Literal["strict", "fast"] = "fast"
     max_draft_tokens: int = 64
     prefill_chunk: int = 512
+    strict_width: int = 16
 
     @property
     def widest_pass(self) -> int:
@@ -80,6 +83,7 @@ class Engine:
         if target.max_width < config.widest_pass:
             raise ValueError(f"the target must leave room for passes of {config.widest_pass} columns")
         self.target, self.config = target, config
+        self.one_shape = config.numerics == "strict"  # until `settle_shapes` finds that any will do
         self.cost = PassCost()
         self.odds = SurvivalOdds()
         self._draft_model = draft_model
@@ -167,18 +171,34 @@ class Engine:
                 sample.listener(error)
             slot.listener(error)
 
-    def calibrate(self) -> None:
-        """Measure what passes cost, if anything may be drafted, and check that strict numerics keeps its promise.
+    def settle_shapes(self) -> None:
+        """Find out what strict numerics takes on this machine: any shapes will do, or one for all passes.
 
         Raises:
             PreconditionError: strict numerics does not hold with this target on this machine.
         """
-        widest = self.config.max_draft_tokens + 1
         if self.config.numerics == "strict":
-            check_bits(self.target, widest)
-            self.cost = measure_strict_pass(self.target, widest)
-        elif widest > 1:
-            self.cost = measure_passes(self.target, widest)
+            self.one_shape = not shapes_agree(self.target, self.config.max_draft_tokens + 1)
+        if self.one_shape:
+            check_bits(self.target, self._widest)
+
+    def calibrate(self) -> None:
+        """Settle shapes, and measure what passes cost, if anything may be drafted.
+
+        Raises:
+            PreconditionError: as `settle_shapes`.
+        """
+        self.settle_shapes()
+        if self.one_shape:
+            self.cost = measure_strict_pass(self.target, self._widest)
+        elif self._widest > 1:
+            self.cost = measure_passes(self.target, self._widest)
+
+    @property
+    def _widest(self) -> int:
+        """Columns of a decode pass at most."""
+        wanted = self.config.max_draft_tokens + 1
+        return min(wanted, self.config.strict_width) if self.one_shape else wanted
 
     def _drop_cancelled(self) -> None:
         heirs = (slot.family.next() if slot.cancelled else slot for slot in self.waiting)
@@ -225,8 +245,7 @@ class Engine:
         if slot is None:
             return
         chunk = slot.request.prompt[slot.cached : slot.cached + self.config.prefill_chunk]
-        strict = self.config.numerics == "strict"
-        width = self.config.prefill_chunk if strict else len(chunk)
+        width = self.config.prefill_chunk if self.one_shape else len(chunk)
         batch = Batch.prefill(
             index,
             slot.cached,
@@ -245,8 +264,7 @@ class Engine:
         active = {i: slot for i, slot in enumerate(self._slots) if slot and slot.token is not None}
         if not active:
             return
-        strict = self.config.numerics == "strict"
-        first, last = (0, len(self._slots) - 1) if strict else (min(active), max(active))
+        first, last = (0, len(self._slots) - 1) if self.one_shape else (min(active), max(active))
         drafts, plan = self._draft(active, last - first + 1)
         rows = [self._row(index, drafts.get(index, EMPTY)) for index in range(first, last + 1)]
         cells = self._cells(max(row.length for row in rows) + plan.width)
@@ -260,8 +278,9 @@ class Engine:
             slot.stake.settle(slot.generated - generated - 1, price)
 
     def _cells(self, needed: int) -> int:
-        strict = self.config.numerics == "strict"
-        return self.target.cells if strict else min(whole_cells(needed), self.target.cells)
+        if self.one_shape:
+            return self.target.cells
+        return whole_blocks(needed) if self.config.numerics == "strict" else needed
 
     def _row(self, index: int, draft: Draft) -> Row:
         slot = self._slots[index]
@@ -275,15 +294,15 @@ class Engine:
         start = time.perf_counter()
         proposals = {index: self._propose(slot) for index, slot in active.items()}
         drafting_s = time.perf_counter() - start
-        widest = self.config.max_draft_tokens + 1
-        widths = np.arange(widest if self.config.numerics == "strict" else 1, widest + 1)
+        widest = self._widest
+        widths = np.arange(widest if self.one_shape else 1, widest + 1)
         seconds = self.cost(rows, widths, max(slot.cached for slot in active.values()) + widths)
         survivals = [draft.survivals for draft in proposals.values()]
         plan = plan_pass(survivals, widths, seconds, hope=self.cost.hope(rows, widths), drafting_s=drafting_s)
         return {index: draft.head(plan.width - 1) for index, draft in proposals.items()}, plan
 
     def _propose(self, slot: Slot) -> Draft:
-        limit = min(self.config.max_draft_tokens, slot.draft_room(self.target.context_limit))
+        limit = min(self._widest - 1, slot.draft_room(self.target.context_limit))
         if slot.drafter is None or limit <= 0 or slot.stake.resting:
             return EMPTY
         try:

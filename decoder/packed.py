@@ -35,7 +35,7 @@ class PackedLinear(torch.nn.Module):
         count = len(tokens)
         if count < _FEWEST:
             tokens = pad(tokens, (0, 0, 0, _FEWEST - count))
-        product = torch.ops.mkldnn._linear_pointwise(tokens, self.weight, self.bias, "none", [], "")
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(tokens, self.weight, self.bias, "none", [], "")
         return product[:count].view(*states.shape[:-1], -1)
 
 
@@ -52,11 +52,10 @@ def pack_linears(model: torch.nn.Module) -> None:
 
 
 def _packable(weight: torch.Tensor) -> bool:
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    supported = {
-        torch.float32: lambda: True,
-        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
-        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
-    }
-    return bool(supported.get(weight.dtype, lambda: False)())
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if weight.dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return weight.dtype == torch.float32

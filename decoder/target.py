@@ -21,7 +21,7 @@ from transformers.integrations.moe import ExpertsInterface
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
 from refdraft.decoder.activations import align_activations, aligned
-from refdraft.decoder.batch import Batch, whole_cells
+from refdraft.decoder.batch import Batch, Row, whole_blocks
 from refdraft.decoder.checkpoint import choose_context_limit, load_weights, read_config
 from refdraft.decoder.packed import pack_linears
 
@@ -226,7 +226,7 @@ class Target:
         align_activations(model)
         self.model = model
         self.slots, self.context_limit, self.max_width = slots, context_limit, max_width
-        self.cells = whole_cells(context_limit + max_width)
+        self.cells = whole_blocks(context_limit + max_width)
         self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
         layers: int = model.config.num_hidden_layers
         # Query heads that share a key head, by the attention modules' own count; where they keep none, none share.
@@ -370,6 +370,15 @@ class Target:
         """Copy the first `length` cells of a row: several samples of one prompt share one prefill."""
         for tensor in self._store.tensors:
             tensor[:, goal_slot, :, :length] = tensor[:, source_slot, :, :length]
+
+    @torch.inference_mode()
+    def scramble(self, cells: int) -> None:
+        """Put random keys and values, the same in each slot, in the first cells: a cache in use, for trials."""
+        if not self._store.tensors:
+            self.run(Batch.decode(0, [Row(0, 0)], width=1, cells=1, last_position=0))
+        for tensor in self._store.tensors:
+            tensor[:, 0, :, :cells].normal_(generator=torch.Generator(tensor.device).manual_seed(0))
+            tensor[:, 1:, :, :cells] = tensor[:, :1, :, :cells]
 
     @torch.inference_mode()
     def clear(self, slot: int) -> None:

@@ -14,9 +14,9 @@ from refdraft.retriever.tokenizer import Tokenizer
 from refdraft.service.config import PipelineConfig
 from refdraft.service.default_model import default_model_directory
 
-# A strict pass always costs its whole width. On a CPU 16 columns cost up to seven single ones and 4 about two
-# (benchmarks/numerics.py).
-_STRICT_DRAFT_TOKENS_CPU, _STRICT_DRAFT_TOKENS_GPU = 3, 15
+# Columns of strict passes where all must have one shape, and cost its whole width. On a CPU 16 columns cost up to seven
+# single ones and 4 about two (benchmarks/numerics.py).
+_STRICT_WIDTH_CPU, _STRICT_WIDTH_GPU = 4, 16
 
 
 def engine_config(config: PipelineConfig, **changes: Any) -> EngineConfig:
@@ -25,9 +25,8 @@ def engine_config(config: PipelineConfig, **changes: Any) -> EngineConfig:
     numerics: Literal["strict", "fast"] = "fast"
     if config.numerics == "strict" or (config.numerics == "auto" and dtype != "float32"):
         numerics = "strict"
-        tokens = _STRICT_DRAFT_TOKENS_CPU if device == "cpu" else _STRICT_DRAFT_TOKENS_GPU
-        changes = {"max_draft_tokens": tokens} | changes
-    return EngineConfig(numerics=numerics, **changes)
+    width = _STRICT_WIDTH_CPU if device == "cpu" else _STRICT_WIDTH_GPU
+    return EngineConfig(numerics=numerics, **{"strict_width": width} | changes)
 
 
 def load_target(

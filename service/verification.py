@@ -181,12 +181,13 @@ class Verification:
     ) -> Iterator[tuple[str, _Progress]]:
         """Decode prompts in random order, yielding each as it ends."""
         engine = Engine(self._target, self._config)
+        engine.settle_shapes()
         chance = random.Random(len(prompts))
         waiting = sorted(prompts)
         chance.shuffle(waiting)
         running: dict[str, _Progress] = {}
-        # In strict numerics every pass has one shape and cost, so plain decoding may as well have neighbours.
-        at_once = 1 if run == "alone" or (run == "plain" and self._config.numerics == "fast") else self._target.slots
+        # Where every pass has one shape and cost, plain decoding may as well have neighbours.
+        at_once = 1 if run == "alone" or (run == "plain" and not engine.one_shape) else self._target.slots
         while waiting or running:
             while waiting and len(running) < at_once and (not running or chance.random() < 0.3):
                 name = waiting.pop()

@@ -46,10 +46,10 @@ class Result:
 
 
 class Decoder:
-    """Runs requests on an engine of a fixed shape, step by step in the caller's thread."""
+    """Runs requests on an engine, step by step in the caller's thread."""
 
-    def __init__(self, target: Target, config: EngineConfig) -> None:
-        self.target, self.config = target, config
+    def __init__(self, target: Target, config: EngineConfig, *, one_shape: bool = True) -> None:
+        self.target, self.config, self._one_shape = target, config, one_shape
 
     def plain(self, request: DecodeRequest) -> Result:
         """The request alone, without a draft."""
@@ -70,6 +70,7 @@ class Decoder:
             drafters: stands in for the drafter of the request with that index.
         """
         engine = Engine(self.target, self.config)
+        engine.one_shape &= self._one_shape
         results = [Result() for _ in requests]
         late = dict(enumerate(arrivals or [0] * len(requests)))
         step = 0

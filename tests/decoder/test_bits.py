@@ -9,7 +9,8 @@ import torch
 
 from refdraft.decoder import activations
 from refdraft.decoder.activations import aligned
-from refdraft.decoder.bits import check_bits
+from refdraft.decoder.bits import check_bits, shapes_agree
+from refdraft.decoder.engine import Engine, EngineConfig
 from refdraft.decoder.target import Target
 from refdraft.errors import PreconditionError
 
@@ -45,6 +46,25 @@ def load(directory: Path) -> Target:
 
 def test_odd_sizes_keep_their_bits_with_any_number_of_threads(threads: int, tmp_path: Path) -> None:
     check_bits(load(tmp_path), 13)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_odd_sizes_may_be_run_in_any_shape(threads: int, tmp_path: Path, dtype: str) -> None:
+    make("llama", tmp_path, intermediate_size=1028, hidden_act="silu", max_position_embeddings=1024)
+    assert shapes_agree(Target.load(tmp_path, slots=3, context_limit=800, max_width=65, dtype=dtype), 65)
+
+
+def test_a_kernel_that_minds_the_shape_makes_all_passes_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsteady(self: Any, values: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.activation(values)
+        return result * (1 + 1e-6 * values.shape[-2])
+
+    engine = Engine(load(tmp_path), EngineConfig("strict", max_draft_tokens=12, prefill_chunk=16))
+    engine.settle_shapes()
+    assert not engine.one_shape
+    monkeypatch.setattr(activations._Aligned, "forward", unsteady)
+    engine.settle_shapes()
+    assert engine.one_shape
 
 
 def test_a_kernel_that_minds_the_place_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

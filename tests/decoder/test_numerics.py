@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from refdraft.decoder import sampler as sampler_module
+from refdraft.decoder.bits import shapes_agree
 from refdraft.decoder.engine import EngineConfig
 from refdraft.decoder.request import DecodeRequest
 from refdraft.decoder.sampling import SamplingOptions, choose
@@ -48,10 +49,15 @@ def test_trees_give_the_ids_of_plain_decoding(targets: dict[int, Target], numeri
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("one_shape", [True, False])
 def test_strict_numerics_gives_the_same_bits(
-    load_tiny: Load, monkeypatch: pytest.MonkeyPatch, dtype: str, temperature: float
+    load_tiny: Load, monkeypatch: pytest.MonkeyPatch, dtype: str, temperature: float, one_shape: bool
 ) -> None:
-    decoder = Decoder(load_tiny(dtype=dtype), EngineConfig(numerics="strict", max_draft_tokens=7, prefill_chunk=16))
+    target = load_tiny(dtype=dtype)
+    if not one_shape and not shapes_agree(target, 8):
+        pytest.skip("this machine's kernels give a token other bits in passes of another shape")
+    config = EngineConfig(numerics="strict", max_draft_tokens=7, prefill_chunk=16)
+    decoder = Decoder(target, config, one_shape=one_shape)
     options = SamplingOptions(temperature=temperature, seed=77)
     request = DecodeRequest(PROMPT * 5, 40, sampling=options, documents={})
     logits = Logits(monkeypatch)

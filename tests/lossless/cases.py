@@ -63,13 +63,14 @@ class Ask:
 
 @dataclass(frozen=True)
 class Case:
-    """An engine and what it is asked."""
+    """An engine and what it is asked; in strict numerics all its passes may have to have one shape."""
 
     target: str
     slots: int
     context_limit: int
     config: EngineConfig
     cost: PassCost
+    one_shape: bool
     asks: tuple[Ask, ...]
 
 
@@ -168,7 +169,7 @@ def cases(draw: st.DrawFn) -> Case:
     slots, count = draw(st.integers(1, 4)), draw(st.sampled_from([1, 1, 2, 2, 3, 4]))
     cost = draw(st.sampled_from([FREE, FREE, STEEP]))
     drawn = tuple(draw(asks(target, context_limit)) for _ in range(count))
-    return Case(target, slots, context_limit, draw(CONFIG), cost, drawn)
+    return Case(target, slots, context_limit, draw(CONFIG), cost, draw(st.booleans()), drawn)
 
 
 @st.composite

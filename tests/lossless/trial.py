@@ -116,6 +116,7 @@ def try_case(case: Case, tally: Counter[str]) -> None:
     target = TARGETS[case.target].engine_target(slots=case.slots, context_limit=case.context_limit)
     engine = Engine(target, case.config)
     engine.cost = case.cost
+    engine.one_shape &= case.one_shape
     groups = [[_sample(engine, case, ask, n) for n in range(len(ask.seeds))] for ask in case.asks]
     samples = [sample for group in groups for sample in group]
     arriving = {ask.arrival for ask in case.asks}
