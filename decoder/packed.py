@@ -33,7 +33,9 @@ class PackedLinear(torch.nn.Module):
         """[..., in] to [..., out]."""
         tokens = states.reshape(-1, states.shape[-1])
         count = len(tokens)
-        if count < _FEWEST:
+        if count == 1:
+            tokens = tokens.expand(_FEWEST, -1)  # cheaper than padding, and as good
+        elif count < _FEWEST:
             tokens = pad(tokens, (0, 0, 0, _FEWEST - count))
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(tokens, self.weight, self.bias, "none", [], "")
         return product[:count].view(*states.shape[:-1], -1)

@@ -108,7 +108,7 @@ class Drafting:
     """Whether and how far to draft. It changes the speed, never the output."""
 
     enabled: bool = True
-    max_draft_tokens: int = 32  # most per step, up to 64; strict numerics verifies 15 at most, on a CPU 3
+    max_draft_tokens: int = 32  # most per step, up to 64
     sources: Sequence[SourceName] = SOURCE_NAMES
     corpus: str = ""  # the index whose passages are all drafted from; empty: none
     weights: Mapping[SourceName, float] = field(

@@ -35,7 +35,7 @@ _PROMPTS = (
     'Give a JSON object with the keys "name", "age" and "city" for each of three people.',
 )
 _SETTINGS = ("max_tokens", "max_draft_tokens", "batch", "temperature", "top_p")
-_PREFILL_CHUNK = 128  # tokens; strict numerics pads every prompt to a multiple of it
+_PREFILL_CHUNK = 128  # tokens; strict numerics may pad every prompt to a multiple of it
 _SHOWN = 5  # differences printed; all of them are in the JSON
 
 
@@ -68,7 +68,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=int,
         default=15,
         metavar="N",
-        help="a step; a pass of strict numerics has N + 1 columns; default: %(default)s",
+        help="a step; where strict numerics needs one shape, it has N + 1 columns; default: %(default)s",
     )
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy; default: %(default)s")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="default: %(default)s")
@@ -107,7 +107,12 @@ def _verify(args: argparse.Namespace, prompts: Sequence[Prompt]) -> dict[str, An
     from refdraft.service.verification import DRAFTED_RUNS, Records, Verification
 
     config = replace(pipeline_config(args), slots=args.batch)
-    engine = engine_config(config, max_draft_tokens=args.max_draft_tokens, prefill_chunk=_PREFILL_CHUNK)
+    engine = engine_config(
+        config,
+        max_draft_tokens=args.max_draft_tokens,
+        strict_width=args.max_draft_tokens + 1,
+        prefill_chunk=_PREFILL_CHUNK,
+    )
     target, tokenizer, model = load_target(args.model, config, engine)
     encoder = PromptEncoder(tokenizer, target.vocabulary_size)
     encoded = {prompt.name: encoder.encode(GenerateRequest(prompt=prompt.text)) for prompt in prompts}

@@ -12,11 +12,13 @@ from transformers import AutoTokenizer
 from decoding.records import Run
 from refdraft.decoder.cost import PassCost
 from refdraft.decoder.drafter import Drafter
-from refdraft.decoder.engine import Engine, EngineConfig
+from refdraft.decoder.engine import Engine
 from refdraft.decoder.request import Commit, DecodeRequest
 from refdraft.decoder.target import Target
 from refdraft.retriever.tokenizer import Tokenizer
+from refdraft.service.config import PipelineConfig
 from refdraft.service.default_model import default_model_directory
+from refdraft.service.loading import engine_config
 from refdraft.service.variants import token_classes
 
 CONTEXT = 3072  # tokens
@@ -95,9 +97,9 @@ class Course:
 
     @classmethod
     def load(cls, dtype: str) -> "Course":
-        """The default model, with weights of `dtype`, "float32" or "bfloat16"; numerics is "fast" with both."""
+        """The default model with "float32" or "bfloat16" weights, in the numerics that a service has with them."""
         directory = default_model_directory()
-        config = EngineConfig(numerics="fast")
+        config = engine_config(PipelineConfig(dtype=dtype, device="cpu"))
         target = Target.load(directory, slots=1, context_limit=CONTEXT, max_width=config.widest_pass, dtype=dtype)
         engine = Engine(target, config, classes=token_classes(Tokenizer.load(directory)))
         return cls(engine, AutoTokenizer.from_pretrained(directory), directory)

@@ -632,7 +632,7 @@ class Drafting(_message.Message):
     enabled: _builtins.bool
     """False decodes plainly. Default: true."""
     max_draft_tokens: _builtins.int
-    """Most draft tokens to verify in one step, 0 to 64; strict numerics verifies 15 at most, on a CPU 3. Default: 32."""
+    """Most draft tokens to verify in one step, 0 to 64. Default: 32."""
     corpus: _builtins.str
     """Name of the index whose passages are all drafted from, retrieved or not. Default: empty, none."""
     @_builtins.property
