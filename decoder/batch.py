@@ -2,18 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from refdraft.decoder.draft import EMPTY, Draft
 
-_BLOCK = 512  # cells that torch's attention on a CPU takes at a time
+BLOCK = 512  # cells; see `round_up`
+_Count = TypeVar("_Count", int, NDArray[np.int64])
 
 
-def whole_blocks(cells: int) -> int:
-    """The least multiple of a block: with whole ones a query's bits do not depend on how many it does not see."""
-    return -(-cells // _BLOCK) * _BLOCK
+def round_up(count: _Count, block: int = BLOCK) -> _Count:
+    """The least multiple of a block.
+
+    torch's attention on a CPU takes the cells in blocks of 512. Where all blocks are whole, a query's bits do not
+    depend on how many cells it does not see.
+    """
+    return -(-count // block) * block
 
 
 @dataclass(frozen=True, slots=True)

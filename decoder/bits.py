@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from refdraft.decoder.batch import Batch, Row, whole_blocks
+from refdraft.decoder.batch import Batch, Row, round_up
 from refdraft.decoder.draft import Draft, Origin
 from refdraft.decoder.target import Target
 from refdraft.errors import PreconditionError
@@ -35,7 +35,7 @@ def shapes_agree(target: Target, widest: int) -> bool:
         whole = _run(target, 1, start, tokens, widest, target.cells)[0]
         for rows, width, skip in _shapes(target.slots, size, widths):
             part = slice(skip, skip + width)
-            found = _run(target, rows, start + skip, tokens[part], width, whole_blocks(start + skip + width))
+            found = _run(target, rows, start + skip, tokens[part], width, round_up(start + skip + width))
             if _gap(found, whole[part].expand_as(found)) > 0.0:
                 return False
     return True

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from refdraft.decoder.batch import Batch, Row, whole_blocks
+from refdraft.decoder.batch import Batch, Row
 from refdraft.decoder.target import Target
 
 _WIDTHS = (1, 16, 4, 2, 8, 3, 32, 65, 12, 6)  # columns timed at start; what matters most first, if time runs out
@@ -125,7 +125,7 @@ def _magnitude(tokens: Ints) -> Ints:
     return np.log2(tokens).astype(np.int64)
 
 
-def measure_passes(target: Target, widest: int, *, budget_s: float = 2.0) -> PassCost:
+def measure_passes(target: Target, widest: int, *, budget_s: float = 5.0) -> PassCost:
     """Time decode passes of up to `widest` columns.
 
     Args:
@@ -165,7 +165,7 @@ def time_pass(target: Target, rows: int, width: int, length: int) -> float:
         0,
         [Row(length, 0)] * rows,
         width=width,
-        cells=whole_blocks(length + width),
+        cells=length + width,
         last_position=target.context_limit - 1,
     )
     start = time.perf_counter()

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from refdraft.decoder.batch import Batch, Row, whole_blocks
+from refdraft.decoder.batch import BLOCK, Batch, Row, round_up
 from refdraft.decoder.bits import check_bits, shapes_agree
 from refdraft.decoder.constraint import permitted
 from refdraft.decoder.cost import PassCost, measure_passes, measure_strict_pass
@@ -251,7 +251,7 @@ class Engine:
             slot.cached,
             chunk,
             width=width,
-            cells=self._cells(slot.cached + width),
+            cells=round_up(slot.cached + width, self._block),
             last_position=self.target.context_limit - 1,
         )
         logits = self.target.run(batch, last_only=len(chunk) - 1).cpu().numpy()
@@ -267,7 +267,7 @@ class Engine:
         first, last = (0, len(self._slots) - 1) if self.one_shape else (min(active), max(active))
         drafts, plan = self._draft(active, last - first + 1)
         rows = [self._row(index, drafts.get(index, EMPTY)) for index in range(first, last + 1)]
-        cells = self._cells(max(row.length for row in rows) + plan.width)
+        cells = round_up(max(row.length for row in rows) + plan.width, self._block)
         start = time.perf_counter()
         logits = self.target.run(self._batch(first, rows, plan.width, cells)).cpu().numpy()
         self.cost.observe(len(rows), plan.width, cells, time.perf_counter() - start)
@@ -277,10 +277,12 @@ class Engine:
             self._commit(index, slot, drafts[index], logits[index - first])
             slot.stake.settle(slot.generated - generated - 1, price)
 
-    def _cells(self, needed: int) -> int:
+    @property
+    def _block(self) -> int:
+        """What the cells that a pass reads are a multiple of."""
         if self.one_shape:
             return self.target.cells
-        return whole_blocks(needed) if self.config.numerics == "strict" else needed
+        return BLOCK if self.config.numerics == "strict" else 1
 
     def _row(self, index: int, draft: Draft) -> Row:
         slot = self._slots[index]
@@ -296,7 +298,8 @@ class Engine:
         drafting_s = time.perf_counter() - start
         widest = self._widest
         widths = np.arange(widest if self.one_shape else 1, widest + 1)
-        seconds = self.cost(rows, widths, max(slot.cached for slot in active.values()) + widths)
+        cells = round_up(max(slot.cached for slot in active.values()) + widths, self._block)
+        seconds = self.cost(rows, widths, cells)
         survivals = [draft.survivals for draft in proposals.values()]
         plan = plan_pass(survivals, widths, seconds, hope=self.cost.hope(rows, widths), drafting_s=drafting_s)
         return {index: draft.head(plan.width - 1) for index, draft in proposals.items()}, plan

@@ -21,7 +21,7 @@ from transformers.integrations.moe import ExpertsInterface
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 
 from refdraft.decoder.activations import align_activations, aligned
-from refdraft.decoder.batch import Batch, Row, whole_blocks
+from refdraft.decoder.batch import Batch, Row, round_up
 from refdraft.decoder.checkpoint import choose_context_limit, load_weights, read_config
 from refdraft.decoder.packed import pack_linears
 
@@ -226,7 +226,7 @@ class Target:
         align_activations(model)
         self.model = model
         self.slots, self.context_limit, self.max_width = slots, context_limit, max_width
-        self.cells = whole_blocks(context_limit + max_width)
+        self.cells = round_up(context_limit + max_width)
         self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
         layers: int = model.config.num_hidden_layers
         # Query heads that share a key head, by the attention modules' own count; where they keep none, none share.
